@@ -1,0 +1,91 @@
+"""Every error a user can meet. Each says what happened, to what, and what to do.
+
+BatchInferenceError
+├── ConfigError             a setting or corpus YAML is wrong; mend it
+├── StorageError            a file that must be there isn't, or isn't whole
+├── LedgerError             the ledger can't be reached or is of another version
+├── BudgetExceeded          the estimate passes the budget; nothing was sent
+├── IndexMismatch           an index has another dimension or metric than it must
+├── ReconcileError          requests aren't accounted for; names them
+├── PublishRefused          the new index isn't complete or good enough; the old one stays
+└── ProviderError
+    ├── ProviderRefused     the provider said no; nothing exists, nothing was paid
+    │   ├── AccountError    billing or credentials: stop, mend, resume
+    │   └── QueueFull       an account limit: wait, then try again
+    ├── ProviderUnknown     no answer we can trust: the work may have been done
+    └── ProviderUnavailable a read failed; nothing changed, try again
+"""
+
+from __future__ import annotations
+
+
+class BatchInferenceError(Exception):
+    """The root of all errors of this project."""
+
+
+class ConfigError(BatchInferenceError):
+    """A setting or a corpus's YAML is wrong. The message names the file and the field."""
+
+
+class StorageError(BatchInferenceError):
+    """A file that must be there isn't, or isn't whole."""
+
+
+class LedgerError(BatchInferenceError):
+    """The ledger can't be reached, or its schema is of another version."""
+
+
+class BudgetExceeded(BatchInferenceError):
+    """What is to be spent passes the budget. Nothing was sent."""
+
+
+class IndexMismatch(BatchInferenceError):
+    """An index has another dimension or metric than it must have."""
+
+
+class ReconcileError(BatchInferenceError):
+    """A run can't account for each of its requests."""
+
+
+class PublishRefused(BatchInferenceError):
+    """The new index isn't complete or good enough. What readers read is unchanged."""
+
+
+class ProviderError(BatchInferenceError):
+    """Something between us and the provider. `code` is the provider's, where it gave one."""
+
+    def __init__(self, message: str, *, code: str = "", status: int | None = None) -> None:
+        super().__init__(message)
+        self.code = code
+        self.status = status
+
+
+class ProviderRefused(ProviderError):
+    """The provider said no before doing anything. Nothing exists and nothing was paid."""
+
+
+class AccountError(ProviderRefused):
+    """Billing or credentials: nothing of this run will work until a person mends it."""
+
+
+class QueueFull(ProviderRefused):
+    """A limit of the account is reached. Waiting helps; `retry_after` is in seconds if known."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        code: str = "",
+        status: int | None = None,
+        retry_after: float | None = None,
+    ) -> None:
+        super().__init__(message, code=code, status=status)
+        self.retry_after = retry_after
+
+
+class ProviderUnknown(ProviderError):
+    """No answer that can be trusted: time-out, dropped response, 5xx, 409. The work may be done."""
+
+
+class ProviderUnavailable(ProviderError):
+    """A read failed. Nothing changed by it; trying again is safe."""
