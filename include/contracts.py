@@ -402,21 +402,20 @@ class RunRef:
 #: Rows of a run, one a chunk, as `prepare` writes them to `rows/range-NN.parquet`.
 #: `key` names the item whose result this row wants; `input` is what is sent and is null where
 #: it equals `text`. `metadata` is a JSON object as text and holds what the store keeps.
-RUN_ROW_SCHEMA = pa.schema(
-    [
-        pa.field("chunk_id", pa.string(), nullable=False),
-        pa.field("key", pa.binary(KEY_BYTES), nullable=False),
-        pa.field("document_id", pa.string(), nullable=False),
-        pa.field("content_hash", pa.binary(KEY_BYTES), nullable=False),
-        pa.field("metadata_hash", pa.binary(KEY_BYTES), nullable=False),
-        pa.field("partition", pa.string(), nullable=False),
-        pa.field("position", pa.int32(), nullable=False),
-        pa.field("text", pa.string(), nullable=False),
-        pa.field("input", pa.string()),
-        pa.field("tokens", pa.int32(), nullable=False),
-        pa.field("metadata", pa.string(), nullable=False),
-    ]
-)
+_RUN_ROW_FIELDS: list[pa.Field[Any]] = [
+    pa.field("chunk_id", pa.string(), nullable=False),
+    pa.field("key", pa.binary(KEY_BYTES), nullable=False),
+    pa.field("document_id", pa.string(), nullable=False),
+    pa.field("content_hash", pa.binary(KEY_BYTES), nullable=False),
+    pa.field("metadata_hash", pa.binary(KEY_BYTES), nullable=False),
+    pa.field("partition", pa.string(), nullable=False),
+    pa.field("position", pa.int32(), nullable=False),
+    pa.field("text", pa.string(), nullable=False),
+    pa.field("input", pa.string()),
+    pa.field("tokens", pa.int32(), nullable=False),
+    pa.field("metadata", pa.string(), nullable=False),
+]
+RUN_ROW_SCHEMA = pa.schema(_RUN_ROW_FIELDS)
 
 #: What was paid for: `spaces/{space}/results/{submission}.parquet`, sorted by key.
 #: `key` is the question answered, `produced_by` the item whose request answered it (they differ
@@ -443,14 +442,13 @@ def results_schema(dimensions: int | None) -> pa.Schema:
 
 
 #: The map from a shard's lines to its items: `shards/{shard}/keys.parquet`, in line order.
-SHARD_KEYS_SCHEMA = pa.schema(
-    [
-        pa.field("custom_id", pa.string(), nullable=False),
-        pa.field("key", pa.binary(KEY_BYTES), nullable=False),
-        pa.field("line", pa.int32(), nullable=False),
-        pa.field("tokens", pa.int32(), nullable=False),
-    ]
-)
+_SHARD_KEYS_FIELDS: list[pa.Field[Any]] = [
+    pa.field("custom_id", pa.string(), nullable=False),
+    pa.field("key", pa.binary(KEY_BYTES), nullable=False),
+    pa.field("line", pa.int32(), nullable=False),
+    pa.field("tokens", pa.int32(), nullable=False),
+]
+SHARD_KEYS_SCHEMA = pa.schema(_SHARD_KEYS_FIELDS)
 
 
 @dataclass(frozen=True, slots=True)
