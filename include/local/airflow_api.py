@@ -107,6 +107,11 @@ class AirflowApi:
             heartbeat[name] = datetime.fromisoformat(beats[0].replace("Z", "+00:00")) if beats else None
         return Health(status, heartbeat)
 
+    def warm_up(self) -> None:
+        """Make the API that tasks talk to build itself: it does at its first request, for up to 10 s,
+        and the first task would time out over it."""
+        self._client.get("/execution/health/ping", timeout=60).raise_for_status()
+
     def dags(self) -> dict[str, dict[str, Any]]:
         """All DAGs that were parsed and not since removed, by id."""
         return {dag["dag_id"]: dag for dag in self._pages("/dags", "dags")}

@@ -22,6 +22,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 import psutil
@@ -148,8 +149,10 @@ class Keeper:
                     child.process.returncode = code
                     del self._children[name]
                     _write({"exited": name, "pid": pid, "code": code})
+                    _log(f"{name} (process {pid}) ended with exit code {code}")
 
     def _end_all(self) -> None:
+        _log("ending everything")
         stages = sorted({child.program.stage for child in self._children.values()}, reverse=True)
         for stage in stages:
             self._end([child for child in self._children.values() if child.program.stage == stage])
@@ -170,6 +173,10 @@ class Keeper:
             self._reap()
             time.sleep(_TICK_SECONDS)
         for child in children:
+            if child.program.name in self._children:
+                _log(
+                    f"{child.program.name} didn't end within {child.program.grace_seconds:.0f} s: killing it"
+                )
             descendants.update(_tree(child.process.pid))
         _kill(descendants)
         self._reap()
@@ -212,6 +219,10 @@ def _prctl(option: int, value: int) -> None:
 def _write(message: dict[str, Any]) -> None:
     """Tell the launcher; it may be gone, and that is noticed by the end of stdin."""
     _quietly(lambda: os.write(1, json.dumps(message).encode() + b"\n"))
+
+
+def _log(text: str) -> None:
+    print(f"{datetime.now(UTC).isoformat(timespec='milliseconds')} {text}", file=sys.stderr, flush=True)
 
 
 def _quietly(call: Callable[[], object]) -> None:

@@ -215,11 +215,19 @@ class Stack:
     def _await_healthy(self) -> None:
         since = {_HEALTH_NAMES[name]: at for name, at in self._started.items() if name in _HEALTH_NAMES}
 
+        def answers() -> bool:
+            with suppress(httpx.HTTPError):
+                self.api.health()
+                return True
+            return False
+
         def healthy() -> bool:
             with suppress(httpx.HTTPError):
                 return not self.api.health().missing(since)
             return False
 
+        self._wait_for("api-server", answers, self.options.start_seconds)
+        self.api.warm_up()
         self._wait_for("api-server", healthy, self.options.start_seconds)
 
     def _await_dags(self) -> None:
