@@ -1,0 +1,72 @@
+"""Cut a document's text into chunks: by cl100k tokens, with overlap, with exact character spans.
+
+Chunks are not trimmed: `text == document[start:end]`, every character of a document is in some
+chunk, and only a stretch of blanks that would be a chunk by itself is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from include.corpora.config import ChunkingConfig
+from include.corpora.headings import Headings
+
+_MODEL = "text-embedding-3-small"  # any model with the cl100k encoding
+
+# The splitter takes time with the square of a text that has no boundaries (Chinese without
+# punctuation, minified code): 200,000 such characters took two minutes. Long texts are therefore
+# cut window by window, which ordinary text doesn't notice.
+_WINDOW_CHARACTERS_A_TOKEN = 40
+_SMALLEST_WINDOW = 4_096
+
+
+class Chunk(NamedTuple):
+    """One chunk: characters [start, end) of its document, and the headings it stands under."""
+
+    start: int
+    end: int
+    text: str
+    heading: tuple[str, ...]
+
+
+class Chunker:
+    """Cuts texts by one configuration; the splitter's tables are loaded once a process."""
+
+    def __init__(self, config: ChunkingConfig) -> None:
+        self._markdown = config.format == "markdown"
+        self._splitter = _splitter(config.format, config.tokens, config.overlap)
+        self._window = max(_SMALLEST_WINDOW, config.tokens * _WINDOW_CHARACTERS_A_TOKEN)
+
+    def chunks(self, text: str) -> list[Chunk]:
+        """The chunks of one text in order; [] where it is blank."""
+        pieces = self._splitter.chunk_indices(text) if len(text) <= self._window else self._windowed(text)
+        headings = Headings(text) if self._markdown else None
+        return [
+            Chunk(start, start + len(piece), piece, headings.at(start, piece) if headings else ())
+            for start, piece in pieces
+            if piece and not piece.isspace()
+        ]
+
+    def _windowed(self, text: str) -> Iterator[tuple[int, str]]:
+        """Split window by window; each starts where the last one's last chunk, cut short, began."""
+        start = 0
+        while True:
+            window = text[start : start + self._window]
+            pieces = self._splitter.chunk_indices(window)
+            if start + len(window) >= len(text):
+                yield from ((start + offset, piece) for offset, piece in pieces)
+                return
+            # A window of one chunk is one stretch that hardly costs tokens (blanks): take it whole.
+            whole = pieces[:-1] if len(pieces) > 1 and pieces[-1][0] > 0 else pieces
+            yield from ((start + offset, piece) for offset, piece in whole)
+            start += pieces[-1][0] if whole is not pieces else len(window)
+
+
+@lru_cache(maxsize=8)
+def _splitter(format: str, tokens: int, overlap: int) -> Any:
+    from semantic_text_splitter import MarkdownSplitter, TextSplitter
+
+    kind = MarkdownSplitter if format == "markdown" else TextSplitter
+    return kind.from_tiktoken_model(_MODEL, tokens, overlap, False)

@@ -1,0 +1,277 @@
+"""A corpus's YAML: what it holds, how it's chunked and embedded, where it's indexed, what it may cost.
+
+Light on purpose: a DAG file loads it each time it's parsed, so only pydantic and PyYAML are imported.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from include.contracts import KEY_BYTES, PROJECT_ROOT, Metric, Space
+from include.errors import ConfigError
+
+SPLITTER = "semantic-text-splitter/0.33"
+"""The splitter whose boundaries the stored chunks have. Raised by hand with the library, because a
+new value gives every chunk a new id and every index a new version."""
+
+Workload = Literal[
+    "initial_ingest", "re_embed", "metadata_extraction", "nightly_eval", "query_replay", "dead_letter_replay"
+]
+
+RESERVED_METADATA = frozenset({"title", "url", "partition", "position", "span", "heading"})
+"""What each chunk's metadata holds already; a source's own fields can't take these names."""
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class Fields(_Model):
+    """Which field of a source's record holds what. `deleted` is for sources of changes: where it's
+    true, the document is gone."""
+
+    id: str = "id"
+    text: str = "text"
+    title: str | None = "title"
+    url: str | None = "url"
+    updated_at: str | None = "updated_at"
+    deleted: str | None = None
+
+
+class SourceConfig(_Model):
+    """Where documents come from.
+
+    `url` is any fsspec URL and may be a glob; gzip and zstd are told by the name. `partition` is a
+    regular expression searched for in a file's path: its group `partition`, else its first group,
+    else the whole match. `max_document_bytes` is the longest line (jsonl) or file (folder) read.
+    `max_bad_share` of the records read may be unusable, else the run stops before it spends.
+    """
+
+    kind: Literal["jsonl", "folder"]
+    url: str = Field(min_length=1)
+    partition: str | None = None
+    mode: Literal["snapshot", "changes"] = "snapshot"
+    fields: Fields = Fields()
+    metadata: list[str] = []
+    max_document_bytes: int = Field(default=16 * 1024 * 1024, gt=0)
+    max_bad_share: float | None = Field(default=0.5, ge=0, le=1)
+
+    @field_validator("partition")
+    @classmethod
+    def _is_a_regex(cls, value: str | None) -> str | None:
+        if value is not None:
+            try:
+                re.compile(value)
+            except re.error as error:
+                raise ValueError(f"not a regular expression: {error}") from None
+        return value
+
+    @field_validator("metadata")
+    @classmethod
+    def _not_reserved(cls, value: list[str]) -> list[str]:
+        taken = sorted(RESERVED_METADATA.intersection(value))
+        if taken:
+            raise ValueError(f"{', '.join(taken)}: every chunk has this already; leave it out")
+        return value
+
+    @model_validator(mode="after")
+    def _deletes_are_told(self) -> SourceConfig:
+        if self.fields.deleted is not None and self.mode == "snapshot":
+            raise ValueError("fields.deleted is for mode: changes; in a snapshot what is missing is deleted")
+        return self
+
+
+class ChunkingConfig(_Model):
+    """How documents are cut: at most `tokens` cl100k tokens, `overlap` of them shared with the last.
+
+    `splitter` is set by the code and frozen with a run's plan; a YAML can't choose it.
+    """
+
+    format: Literal["text", "markdown"] = "text"
+    tokens: int = Field(default=400, ge=8, le=8191)
+    overlap: int = Field(default=40, ge=0)
+    splitter: str = SPLITTER
+
+    @model_validator(mode="after")
+    def _overlap_fits(self) -> ChunkingConfig:
+        if self.overlap * 2 > self.tokens:
+            raise ValueError(f"overlap {self.overlap} is more than half of tokens {self.tokens}")
+        return self
+
+    @property
+    def fingerprint(self) -> str:
+        """32 hex characters: equal exactly where chunks come out equal."""
+        return _fingerprint(self.model_dump(mode="json"))
+
+
+class EmbeddingConfig(_Model):
+    """Which model embeds. `dimensions` null means the model's own width."""
+
+    provider: str = "openai"
+    connection: str = "openai_default"
+    endpoint: str = "/v1/embeddings"
+    model: str = Field(min_length=1)
+    dimensions: int | None = Field(default=None, gt=0)
+    inputs_per_line: int = Field(default=1, ge=1, le=2048)
+
+
+class IndexConfig(_Model):
+    """Where vectors go."""
+
+    store: str = "lancedb"
+    url: str = "{storage_root}/lancedb"
+    metric: Literal["cosine", "dot", "l2"] = "cosine"
+
+
+class BudgetConfig(_Model):
+    """What a run may spend, in US dollars; null means no cap."""
+
+    run_usd: float | None = Field(default=None, ge=0)
+
+
+class CorpusConfig(_Model):
+    """One corpus, whole. Frozen into a run's plan by `to_plan` and read back by `from_plan`."""
+
+    corpus: str = Field(pattern=r"^[a-z][a-z0-9_]{0,62}$")
+    source: SourceConfig
+    chunking: ChunkingConfig = ChunkingConfig()
+    embedding: EmbeddingConfig
+    index: IndexConfig = IndexConfig()
+    budget: BudgetConfig = BudgetConfig()
+    approval_above_usd: float | None = Field(default=None, ge=0)
+    schedules: dict[Workload, str | None] = {}
+    golden_set: str | None = None
+
+    def space(self, service: str) -> Space:
+        """The embedding space of this corpus on a service (the connection's label or authority)."""
+        dimensions = self.embedding.dimensions
+        return Space(
+            protocol=self.embedding.provider,
+            service=service,
+            endpoint=self.embedding.endpoint,
+            model=self.embedding.model,
+            params={} if dimensions is None else {"dimensions": dimensions},
+        )
+
+    @property
+    def metric(self) -> Metric:
+        """How this corpus's vectors are compared."""
+        return Metric(self.index.metric)
+
+    def index_version(self, space_id: str) -> str:
+        """`{corpus}__{12 hex}`: another space, chunking or metric is another index."""
+        parts = {"space": space_id, "chunking": self.chunking.fingerprint, "metric": self.index.metric}
+        return f"{self.corpus}__{_fingerprint(parts)[:12]}"
+
+    def resolve(self, storage_root: str) -> CorpusConfig:
+        """The same corpus with `{storage_root}` and `{project}` filled in."""
+        values = {"storage_root": storage_root.rstrip("/"), "project": str(PROJECT_ROOT)}
+
+        def fill(text: str) -> str:
+            return re.sub(r"\{(storage_root|project)\}", lambda match: values[match.group(1)], text)
+
+        return self.model_copy(
+            update={
+                "source": self.source.model_copy(update={"url": fill(self.source.url)}),
+                "index": self.index.model_copy(update={"url": fill(self.index.url)}),
+            }
+        )
+
+    def to_plan(self) -> dict[str, Any]:
+        """JSON-ready data for `plan.json`."""
+        return self.model_dump(mode="json")
+
+    @classmethod
+    def from_plan(cls, data: dict[str, Any]) -> CorpusConfig:
+        """Read what any version of this code froze: what this one doesn't know is left aside.
+
+        Raises ConfigError where what this version needs isn't there.
+        """
+        try:
+            return cls.model_validate(data, extra="ignore")
+        except ValidationError as error:
+            raise ConfigError(
+                f"plan.json can't be read by this version: {_explain(error)}; start a new run"
+            ) from None
+
+
+def load_corpus(path: str | Path) -> CorpusConfig:
+    """Read and check one corpus YAML; its golden set's path is made absolute.
+
+    Raises ConfigError naming the file and each wrong field.
+    """
+    file = Path(path)
+    try:
+        raw = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{file}: can't be read: {error.strerror or error}") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{file}: isn't UTF-8 at byte {error.start}; save it as UTF-8") from None
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{file}: isn't YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(raw, dict):
+        raise ConfigError(f"{file}: must be a mapping that starts with `corpus:`, `source:`, `embedding:`")
+    chunking = raw.get("chunking")
+    if isinstance(chunking, dict) and "splitter" in chunking:
+        raise ConfigError(f"{file}: chunking.splitter: is set by the code; leave it out")
+    try:
+        config = CorpusConfig.model_validate(raw)
+    except ValidationError as error:
+        raise ConfigError(f"{file}: {_explain(error)}") from None
+    if config.golden_set is None:
+        return config
+    golden = (file.parent / config.golden_set).resolve()
+    if not golden.is_file():
+        raise ConfigError(f"{file}: golden_set: there is no file {golden}")
+    return config.model_copy(update={"golden_set": str(golden)})
+
+
+def load_all(directory: str | Path) -> dict[str, CorpusConfig | ConfigError]:
+    """Every `*.yaml` of a folder by corpus name; where one is invalid, its error by its file's stem."""
+    found: dict[str, CorpusConfig | ConfigError] = {}
+    origin: dict[str, Path] = {}
+    for file in sorted(Path(directory).glob("*.yaml")):
+        try:
+            config = load_corpus(file)
+        except ConfigError as error:
+            found.setdefault(file.stem, error)
+            continue
+        if config.corpus in origin:
+            found[f"{config.corpus} ({file.name})"] = ConfigError(
+                f"{file}: corpus: {config.corpus} is taken by {origin[config.corpus].name}; rename one"
+            )
+            continue
+        origin[config.corpus] = file
+        found[config.corpus] = config
+    return found
+
+
+def _explain(error: ValidationError) -> str:
+    """`field.path: what is wrong` for each mistake, in one line."""
+    return "; ".join(
+        f"{'.'.join(str(part) for part in detail['loc']) or 'corpus'}: {_message(detail)}"
+        for detail in error.errors(include_url=False)
+    )
+
+
+def _message(detail: Any) -> str:
+    if detail["type"] == "extra_forbidden":
+        return "there is no such field"
+    if detail["type"] == "missing":
+        return "is missing"
+    message = str(detail["msg"]).removeprefix("Value error, ")
+    given = detail.get("input")
+    plain = isinstance(given, str | int | float | bool) or given is None
+    return f"{message} (it is {given!r})" if plain else message
+
+
+def _fingerprint(value: dict[str, Any]) -> str:
+    canonical = json.dumps(value, sort_keys=True, separators=(",", ":"))
+    return hashlib.blake2b(canonical.encode(), digest_size=KEY_BYTES).hexdigest()
