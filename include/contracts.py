@@ -344,8 +344,12 @@ class VectorStore(Protocol):
         """Whether the physical index is there."""
         ...
 
-    def upsert(self, index: str, rows: pa.RecordBatch) -> None:
-        """Insert or overwrite rows of `row_schema`, by chunk_id."""
+    def upsert(self, index: str, rows: pa.RecordBatch, *, new: bool = False) -> None:
+        """Insert or overwrite rows of `row_schema`, by chunk_id.
+
+        `new` says that the caller holds the documents' lock and saw that none of these ids is
+        there, so a store may append without looking; most make no difference.
+        """
         ...
 
     def set_metadata(self, index: str, rows: pa.RecordBatch) -> None:
@@ -362,6 +366,10 @@ class VectorStore(Protocol):
 
     def ids(self, index: str) -> Iterator[pa.Table]:
         """All rows' (chunk_id, document_id), streamed in tables."""
+        ...
+
+    def ids_of(self, index: str, document_ids: pa.StringArray) -> pa.Table:
+        """The (chunk_id, document_id) of all rows of these documents, in any order."""
         ...
 
     def count(self, index: str) -> int:

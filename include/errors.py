@@ -6,6 +6,8 @@ BatchInferenceError
 ├── LedgerError             the ledger can't be reached or is of another version
 ├── BudgetExceeded          the estimate passes the budget; nothing was sent
 ├── IndexMismatch           an index has another dimension or metric than it must
+├── IndexMissing            an index isn't there; running its ingest again refills it
+├── ReadBackFailed          a store doesn't give back what it was just given
 ├── ReconcileError          requests aren't accounted for; names them
 ├── PublishRefused          the new index isn't complete or good enough; the old one stays
 └── ProviderError
@@ -41,6 +43,14 @@ class BudgetExceeded(BatchInferenceError):
 
 class IndexMismatch(BatchInferenceError):
     """An index has another dimension or metric than it must have."""
+
+
+class IndexMissing(BatchInferenceError):
+    """An index isn't there. Running its ingest again refills it from results that are paid for."""
+
+
+class ReadBackFailed(BatchInferenceError):
+    """A vector store doesn't give back what it was just given. Nothing was deleted; run again."""
 
 
 class ReconcileError(BatchInferenceError):

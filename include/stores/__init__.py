@@ -1,0 +1,1 @@
+"""Vector stores behind one contract. They know `contracts.py` and nothing else of ours."""
