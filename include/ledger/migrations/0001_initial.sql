@@ -94,6 +94,8 @@ create table submissions (                         -- batches/submissions.py
     ended_at timestamptz,
     landed_at timestamptz,
     not_before timestamptz,                        -- back-off after a full queue
+    queued_at timestamptz,                         -- since when it stands in line for room
+    queue_seen_at timestamptz,                     -- when its task last asked for room
     unique (shard, attempt)
 );
 create index submissions_live on submissions (account, model)
@@ -101,6 +103,15 @@ create index submissions_live on submissions (account, model)
 create unique index submissions_batch on submissions (provider, account, batch_id)
     where batch_id is not null and state <> 'void';
 create index submissions_by_run on submissions (run);
+
+create table submission_events (                   -- batches/submissions.py; a submission's story
+    number bigint generated always as identity primary key,
+    submission uuid not null references submissions,
+    at timestamptz not null,
+    event text not null,
+    detail text not null
+);
+create index submission_events_by_submission on submission_events (submission, number);
 
 create table account_limits (                      -- batches/admission.py
     account text not null,

@@ -1,0 +1,49 @@
+"""Claims: whose shards are whose, and letting go of those that were never sent.
+
+A planned submission claims its items: other runs join it instead of asking again. A shard belongs
+to nobody, so a claim is released only when no other running run lists it.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from include.batches import submissions
+from include.batches.submissions import PLANNED, SubmissionRow
+from include.contracts import BatchProvider
+from include.errors import ProviderError
+from include.ledger.connect import Connection
+
+log = logging.getLogger(__name__)
+
+
+def wanted_by_others(connection: Connection, row: SubmissionRow, run: str) -> bool:
+    """Whether another run that still works lists this very attempt."""
+    found = connection.execute(
+        "select 1 from run_shards l join runs r using (run)"
+        " where l.shard = %s and l.attempt = %s and l.run <> %s and r.state = 'running' limit 1",
+        (row.shard, row.attempt, run),
+    ).fetchone()
+    return found is not None
+
+
+def release(connection: Connection, provider: BatchProvider, run: str, reason: str) -> int:
+    """Make void what this run lists and nobody sent, unless another run wants it; returns how many."""
+    released = 0
+    for claim in submissions.listed_by(connection, run):
+        if claim.state != PLANNED or wanted_by_others(connection, claim, run):
+            continue
+        if submissions.void(connection, claim, reason, from_states=(PLANNED,)) is not None:
+            released += 1
+            delete_file(provider, claim)
+    return released
+
+
+def delete_file(provider: BatchProvider, row: SubmissionRow) -> None:
+    """Delete an upload that nothing uses: it costs nothing, but fills the project's storage."""
+    if row.file_id is None or row.account != provider.account:
+        return
+    try:
+        provider.delete_file(row.file_id)
+    except ProviderError as error:
+        log.warning("File %s couldn't be deleted, which does no harm: %s", row.file_id, error)

@@ -1,0 +1,374 @@
+"""Submit a shard once: each step is written to the ledger before the call that it announces.
+
+    planned ─ upload (free) ─ reserve ─▶ creating ─ create (the only paid call) ─▶ running
+
+Rules that must not be relaxed:
+- All of it happens under the lock `shard/{id}`, held through the create. Who finds a submission in
+  `creating` with the lock in hand knows that its owner is gone and that a batch may exist.
+- From there only the provider's answer decides: a batch found is adopted; only look-ups that were
+  completed and found nothing, over a grace period, make the attempt void. A look-up that failed
+  decides nothing.
+- An attempt that is void is never sent: its shard gets a new attempt, with a file of its own.
+A refusal of the whole create is a fault of the set-up, not of an item: it raises, the attempt is
+void, and its items are free for the next pack.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+import pendulum
+
+from include.batches import admission, claims, shards, submissions
+from include.batches.admission import Want
+from include.batches.shard_files import requests_path
+from include.batches.submissions import CREATING, PLANNED, VOID, SubmissionRow
+from include.contracts import BatchProvider, BatchState, BatchStatus, Limits, Price, Shard
+from include.errors import (
+    AccountError,
+    BudgetExceeded,
+    LedgerError,
+    ProviderError,
+    ProviderRefused,
+    ProviderUnavailable,
+    ProviderUnknown,
+    QueueFull,
+)
+from include.ledger import clock
+from include.ledger.connect import Connection
+from include.ledger.locks import held
+from include.settings import Settings
+from include.storage import Storage
+
+log = logging.getLogger(__name__)
+
+INPUT_FILE_MISSING = "input_file_missing"
+"""The code of a create that was refused because its file isn't there (yet), as providers name it."""
+_FILE_WAITS = (0.25, 0.5, 1.0, 2.0)
+"""Seconds before each further create over a file that was just uploaded and isn't found yet."""
+_UPLOADS = 2
+_QUEUE_FULL_SECONDS = 300.0
+"""The wait after a full queue where the provider names none."""
+_LOOK_UPS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """The shard's batch exists (or is over): wait for it, then land it. `attempt` may have moved on."""
+
+    id: str
+    shard: str
+    attempt: int
+    state: str
+    batch_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Nothing can be done now: try again in `seconds`. `reason` is for people."""
+
+    reason: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """What one call of `submit` works with."""
+
+    connection: Connection
+    storage: Storage
+    provider: BatchProvider
+    limits: Limits
+    shard: Shard
+    run: str
+    settings: Settings
+    want: Want
+
+
+def submit(
+    connection: Connection,
+    storage: Storage,
+    provider: BatchProvider,
+    limits: Limits,
+    shard_id: str,
+    attempt: int,
+    *,
+    run: str,
+    settings: Settings,
+    price: Price | None = None,
+    output_tokens_per_line: int = 0,
+) -> Submitted | Waiting:
+    """Bring a shard's attempt to the provider, once; whatever was begun before is finished first.
+
+    Idempotent, and safe to kill at any point. `run` is the run that asks, and pays if it submits.
+    An attempt that is void is followed to the next one. Raises AccountError (mend, then run the step
+    again), ProviderRefused (a fault of the set-up), BudgetExceeded (its claims are released).
+    """
+    shard = shards.get(connection, shard_id)
+    want = admission.want_of(shard, price, output_tokens_per_line)
+    task = _Task(connection, storage, provider, limits, shard, run, settings, want)
+    with held(connection, f"shard/{shard_id}"):
+        row = submissions.get(connection, shard_id, attempt)
+        if row is None:
+            raise LedgerError(f"attempt {attempt} at shard {shard_id} was never planned; run `pack` first")
+        while True:
+            if row.state == VOID:
+                # A new attempt that could only be refused would be one more void row.
+                admission.check_budget(connection, row, want, run)
+                row = renew(connection, row, shard, run=run, reason=row.reason)
+            elif row.state == PLANNED:
+                step = _send(task, _at_home(task, row))
+                if isinstance(step, Waiting):
+                    return step
+                row = step
+            elif row.state == CREATING:
+                step = _resolve(task, row)
+                if isinstance(step, Waiting):
+                    return step
+                row = step
+            else:
+                return Submitted(row.id, row.shard, row.attempt, row.state, row.batch_id)
+
+
+def renew(
+    connection: Connection,
+    row: SubmissionRow,
+    shard: Shard,
+    *,
+    run: str,
+    reason: str,
+    not_before: datetime | None = None,
+) -> SubmissionRow:
+    """The next attempt at a void one's shard; every run that lists the void one now lists this."""
+    with connection.transaction():
+        id = submissions.plan(
+            connection,
+            shard=shard,
+            attempt=row.attempt + 1,
+            run=run,
+            provider=row.provider,
+            account=row.account,
+            model=row.model,
+            endpoint=row.endpoint,
+            deployment=row.deployment,
+            not_before=not_before,
+            reason=reason,
+        )
+        shards.replace_attempt(connection, row.shard, row.attempt, row.attempt + 1)
+    log.info(
+        "Shard %s: attempt %d is void (%s), attempt %d follows",
+        row.shard,
+        row.attempt,
+        reason,
+        row.attempt + 1,
+    )
+    return submissions.by_id(connection, id)
+
+
+def check_account(row: SubmissionRow, provider: BatchProvider) -> None:
+    """Raise AccountError where the connection now points to another account than the batch's."""
+    if row.account != provider.account:
+        raise AccountError(
+            f"submission {row.id} (batch {row.batch_id or 'unknown'}) belongs to account {row.account},"
+            f" and the connection now points to account {provider.account}, which can't see it. Point"
+            " the connection back to that account's organisation and project (any key of them will do)"
+        )
+
+
+# --------------------------------------------------------------------------- from planned
+
+
+def _at_home(task: _Task, row: SubmissionRow) -> SubmissionRow:
+    """Nothing of a planned submission exists but perhaps a file: it follows the connection's account."""
+    if row.account == task.provider.account:
+        return row
+    return submissions.rehome(task.connection, row, task.provider.account)
+
+
+def _send(task: _Task, row: SubmissionRow) -> SubmissionRow | Waiting:
+    """One way from planned to creating and on; the row's next state decides what follows."""
+    connection = task.connection
+    if row.not_before is not None:
+        seconds = (pendulum.instance(row.not_before) - clock.now(connection)).total_seconds()
+        if seconds > 0:
+            return Waiting(row.reason or "backing off", seconds)
+    try:
+        admission.check_budget(connection, row, task.want, task.run)
+        reason = admission.ask(connection, row, task.want, task.limits, task.run)
+        if reason:
+            return _no_room(task, row, reason)
+        if row.file_id is None:
+            uploaded = _upload(task, row)
+            if isinstance(uploaded, Waiting):
+                return uploaded
+            row = uploaded
+        reserved = admission.reserve(connection, row, task.want, task.limits, task.run)
+    except BudgetExceeded:
+        claims.release(connection, task.provider, task.run, f"over the budget of run {task.run}")
+        raise
+    if isinstance(reserved, str):
+        return _no_room(task, row, reserved)
+    return _create(task, reserved)
+
+
+def _no_room(task: _Task, row: SubmissionRow, reason: str) -> Waiting:
+    log.info("Shard %s waits for room: %s", row.shard, reason)
+    return Waiting(reason, task.settings.admission_seconds)
+
+
+def _upload(task: _Task, row: SubmissionRow) -> SubmissionRow | Waiting:
+    path = requests_path(row.shard)
+    started = time.monotonic()
+    try:
+        with task.storage.open_read(path) as file:
+            file_id = task.provider.upload(file, task.storage.size(path), row.as_submission())
+    except QueueFull as error:
+        return _back_off(task, error)
+    except ProviderUnavailable as error:
+        return Waiting(str(error), task.settings.admission_seconds)
+    except AccountError:
+        raise
+    except ProviderRefused as error:
+        submissions.void(task.connection, row, str(error), from_states=(PLANNED,))
+        raise
+    log.info(
+        "Shard %s: %d bytes uploaded as %s in %.1f s",
+        row.shard,
+        task.shard.bytes,
+        file_id,
+        time.monotonic() - started,
+    )
+    return submissions.record_upload(task.connection, row, file_id)
+
+
+def _create(task: _Task, row: SubmissionRow) -> SubmissionRow | Waiting:
+    """Create, over a file that the provider may not find at once. `row` is in state creating."""
+    connection = task.connection
+    for upload in range(1, _UPLOADS + 1):
+        for wait in (*_FILE_WAITS, None):
+            try:
+                status = task.provider.create(row.as_submission())
+            except ProviderUnknown as error:
+                log.warning("Shard %s: %s; asking the provider whether the batch exists", row.shard, error)
+                return row
+            except QueueFull as error:
+                waiting = _back_off(task, error)
+                submissions.not_created(connection, row, waiting.reason, wait_seconds=waiting.seconds)
+                admission.halve(connection, row.account, row.model, str(error))
+                return waiting
+            except ProviderUnavailable as error:
+                submissions.not_created(connection, row, str(error))
+                return Waiting(str(error), task.settings.admission_seconds)
+            except AccountError as error:
+                submissions.not_created(connection, row, str(error))
+                raise
+            except ProviderRefused as error:
+                row = submissions.not_created(connection, row, str(error))
+                if error.code != INPUT_FILE_MISSING or (wait is None and upload == _UPLOADS):
+                    submissions.void(connection, row, str(error), from_states=(PLANNED,))
+                    raise
+                if wait is not None:
+                    log.info("Shard %s: file %s isn't found yet; again in %s s", row.shard, row.file_id, wait)
+                    time.sleep(wait)
+                else:
+                    row = submissions.forget_upload(connection, row, str(error))
+                    uploaded = _upload(task, row)
+                    if isinstance(uploaded, Waiting):
+                        return uploaded
+                    row = uploaded
+                reserved = admission.reserve(connection, row, task.want, task.limits, task.run)
+                if isinstance(reserved, str):
+                    return _no_room(task, row, reserved)
+                row = reserved
+            else:
+                return _created(task, row, status, adopted=False)
+    raise AssertionError("the last refusal raises")
+
+
+def _created(task: _Task, row: SubmissionRow, status: BatchStatus, *, adopted: bool) -> SubmissionRow:
+    log.info(
+        "Shard %s: batch %s %s (%d lines, %d tokens)",
+        row.shard,
+        status.batch_id,
+        "adopted" if adopted else "created",
+        task.shard.lines,
+        task.shard.tokens,
+    )
+    return submissions.created(task.connection, row, status, adopted=adopted)
+
+
+def _back_off(task: _Task, error: QueueFull) -> Waiting:
+    seconds = _QUEUE_FULL_SECONDS if error.retry_after is None else error.retry_after
+    return Waiting(str(error), max(seconds, 1.0))
+
+
+# --------------------------------------------------------------------------- from creating
+
+
+def _resolve(task: _Task, row: SubmissionRow) -> SubmissionRow | Waiting:
+    """A create whose outcome nobody knows: adopt, wait, or, after the grace, make the attempt void."""
+    check_account(row, task.provider)
+    connection = task.connection
+    try:
+        found = find(connection, task.provider, row)
+        if found:
+            return _adopt(task, row, found)
+        row = submissions.nothing_found(connection, row)
+        left = _grace_left(task, row)
+        if left > 0 or row.look_ups < _LOOK_UPS:
+            seconds = min(max(left, 1.0), task.settings.poll_seconds)
+            return Waiting(
+                f"create of submission {row.id} wasn't answered and no batch of it is found", seconds
+            )
+        # Without its input a batch that is still on its way somewhere can't run any more.
+        if row.file_id is not None:
+            task.provider.delete_file(row.file_id)
+        found = find(connection, task.provider, row)
+        if found:
+            return _adopt(task, row, found)
+    except AccountError:
+        raise
+    except ProviderError as error:
+        log.warning("Shard %s: the look-up failed and decides nothing: %s", row.shard, error)
+        return Waiting(f"can't tell yet whether a batch exists: {error}", task.settings.poll_seconds)
+    void = submissions.void(
+        connection,
+        row,
+        f"create wasn't answered; {row.look_ups} look-ups over the grace period found no batch",
+        from_states=(CREATING,),
+    )
+    return void if void is not None else submissions.by_id(connection, row.id)
+
+
+def find(connection: Connection, provider: BatchProvider, row: SubmissionRow) -> list[BatchStatus]:
+    """The batches at the provider that are this submission's, and no other submission's of ours."""
+    candidates = provider.find(row.as_submission())
+    known = submissions.known_batches(connection, row, [status.batch_id for status in candidates])
+    return [status for status in candidates if status.batch_id not in known]
+
+
+def _adopt(task: _Task, row: SubmissionRow, found: Sequence[BatchStatus]) -> SubmissionRow:
+    """Take the batch that is furthest; where something between us made two of one call, cancel the rest."""
+    best = max(found, key=lambda status: (status.error is None, status.completed, status.batch_id))
+    adopted = _created(task, row, best, adopted=True)
+    for other in found:
+        if other.batch_id != best.batch_id and other.state is BatchState.RUNNING:
+            log.warning(
+                "Submission %s has a second batch %s at the provider: cancelling it", row.id, other.batch_id
+            )
+            try:
+                task.provider.cancel(other.batch_id)
+            except ProviderError as error:
+                log.error("Batch %s couldn't be cancelled, cancel it by hand: %s", other.batch_id, error)
+    return adopted
+
+
+def _grace_left(task: _Task, row: SubmissionRow) -> float:
+    """Seconds of the ledger's clock until look-ups that find nothing may decide."""
+    assert row.first_look_up_at is not None
+    since = (clock.now(task.connection) - pendulum.instance(row.first_look_up_at)).total_seconds()
+    return task.settings.unknown_grace_seconds - since

@@ -1,0 +1,136 @@
+"""What the tests of submitting share: a shard in storage and ledger, a provider on the emulator."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+from openai import AsyncOpenAI, OpenAI
+
+from include.batches import submissions
+from include.batches.shard_files import requests_path
+from include.batches.submissions import SubmissionRow
+from include.batches.submit import Submitted, Waiting, submit
+from include.contracts import Item, Limits, Price, Shard, Space
+from include.ledger.connect import Connection
+from include.providers.openai import OpenAIBatches
+from include.requests.keys import item_key
+from include.settings import Settings
+from include.storage import Storage
+
+SPACE = Space("openai", "emulator", "/v1/embeddings", "text-embedding-3-small", {"dimensions": 8})
+ACCOUNT = "acme"
+LIMITS = Limits(requests_per_batch=50_000, bytes_per_batch=200_000_000)
+PRICE = Price(input=0.02)
+SETTINGS = Settings(
+    storage_root="", ledger_url="", poll_seconds=1, admission_seconds=1, unknown_grace_seconds=100
+)
+
+
+def openai_provider(
+    base_url: str, *, account: str = ACCOUNT, key: str = "sk-test", project: str | None = None
+) -> OpenAIBatches:
+    """The provider on this server. The SDK's own retries stay on, as Airflow's hook leaves them."""
+    return OpenAIBatches(
+        OpenAI(base_url=base_url, api_key=key, project=project, timeout=30),
+        AsyncOpenAI(base_url=base_url, api_key=key, project=project, timeout=30),
+        account=account,
+    )
+
+
+def add_run(ledger: Connection, run: str = "run", *, budget: float | None = None, priority: int = 0) -> str:
+    """A running run."""
+    ledger.execute(
+        "insert into runs (run, workload, corpus, state, priority, budget_usd, started_at)"
+        " values (%s, 'initial_ingest', 'docs', 'running', %s, %s, batch_inference.now())",
+        (run, priority, budget),
+    )
+    return run
+
+
+def add_shard(
+    ledger: Connection,
+    storage: Storage,
+    texts: Sequence[str],
+    *,
+    run: str = "run",
+    account: str = ACCOUNT,
+    space: Space = SPACE,
+    tokens: int | None = None,
+) -> Shard:
+    """A shard with one line a text, packed and planned as `pack` leaves it."""
+    ledger.execute(
+        "insert into spaces (space, description) values (%s, '{}') on conflict do nothing", (space.id,)
+    )
+    provider = OpenAIBatches(None, None, account=account)
+    items = [Item(item_key(space.id, text), text, len(text.split())) for text in texts]
+    body = b"".join(provider.line(space, [item], item.key.hex()) for item in items)
+    shard = Shard(
+        id=item_key(space.id, "\n".join(texts)).hex(),
+        space=space.id,
+        items=len(items),
+        lines=len(items),
+        bytes=len(body),
+        tokens=tokens if tokens is not None else sum(item.tokens for item in items),
+    )
+    storage.write_bytes(requests_path(shard.id), body)
+    ledger.execute(
+        "insert into shards values (%s, %s, %s, %s, %s, %s, batch_inference.now())",
+        dataclasses.astuple(shard),
+    )
+    list_shard(ledger, shard, run)
+    submissions.plan(
+        ledger,
+        shard=shard,
+        attempt=1,
+        run=run,
+        provider="openai",
+        account=account,
+        model=space.model,
+        endpoint=space.endpoint,
+        deployment="test",
+    )
+    return shard
+
+
+def list_shard(ledger: Connection, shard: Shard, run: str, *, joined: bool = False) -> None:
+    """Put the shard on a run's list."""
+    ledger.execute(
+        "insert into run_shards select %s, 1, count(*), %s, 1, %s from run_shards where run = %s",
+        (run, shard.id, joined, run),
+    )
+
+
+def attempt_of(ledger: Connection, shard: Shard, run: str = "run") -> int:
+    """The attempt that a run's list names now."""
+    found = ledger.execute(
+        "select attempt from run_shards where run = %s and shard = %s", (run, shard.id)
+    ).fetchone()
+    assert found is not None
+    return int(found["attempt"])
+
+
+def row_of(ledger: Connection, shard: Shard) -> SubmissionRow:
+    """The newest attempt's submission."""
+    row = submissions.latest(ledger, shard.id)
+    assert row is not None
+    return row
+
+
+def send(
+    ledger: Connection,
+    storage: Storage,
+    provider: OpenAIBatches,
+    shard: Shard,
+    *,
+    run: str = "run",
+    limits: Limits = LIMITS,
+    **options: Any,
+) -> Submitted | Waiting:
+    """Run the step `submit` for the attempt that the run's list names."""
+    options.setdefault("settings", SETTINGS)
+    options.setdefault("price", PRICE)
+    return submit(
+        ledger, storage, provider, limits, shard.id, attempt_of(ledger, shard, run), run=run, **options
+    )
