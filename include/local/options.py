@@ -50,7 +50,8 @@ class StackOptions:
     `durable=False` lets PostgreSQL skip its syncs (tests). `inherit` lets the caller's own
     `AIRFLOW__…` and `AIRFLOW_CONN_…` variables win over the shared file and the emulator's
     connection. `settings` win over everything but what the launcher itself must decide.
-    `wait_for_dags` are the DAG ids that must be parsed before the stack counts as ready.
+    `wait_for_dags` are the DAG ids that must be parsed before the stack counts as ready. Without
+    `airflow` only PostgreSQL and the emulator are started, in two seconds.
     """
 
     state: Path
@@ -65,6 +66,7 @@ class StackOptions:
     settings: Mapping[str, str] = field(default_factory=dict)
     wait_for_dags: tuple[str, ...] = ()
     start_seconds: float = 240.0
+    airflow: bool = True
 
 
 @dataclass(frozen=True)
@@ -100,6 +102,11 @@ class StateFolder:
     @property
     def passwords(self) -> Path:
         return self.root / "passwords.json"
+
+    @property
+    def running(self) -> Path:
+        """Written while a stack is ready: the environment that commands need to work on it."""
+        return self.root / "running.json"
 
     @property
     def lock(self) -> Path:

@@ -40,12 +40,12 @@ def load_secrets(file: Path, passwords_file: Path) -> Secrets:
             api_secret_key=secrets.token_urlsafe(48),
             fernet_key=base64.urlsafe_b64encode(os.urandom(32)).decode(),
         )
-        _write_private(file, json.dumps(asdict(found), indent=2))
-    _write_private(passwords_file, json.dumps(found.passwords))
+        write_private(file, json.dumps(asdict(found), indent=2))
+    write_private(passwords_file, json.dumps(found.passwords))
     return found
 
 
-def _write_private(file: Path, text: str) -> None:
+def write_private(file: Path, text: str) -> None:
     """Whole or not at all, and readable by its owner only."""
     temporary = file.with_suffix(".new")
     temporary.unlink(missing_ok=True)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import fcntl
 import importlib.metadata
+import json
 import os
 import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -22,7 +24,7 @@ from include.local.keeper import Program
 from include.local.options import PROJECT_ROOT, StackOptions, StateFolder, choose_port
 from include.local.postgres import Postgres
 from include.local.processes import Processes
-from include.local.secrets import Secrets, load_secrets
+from include.local.secrets import Secrets, load_secrets, write_private
 
 COMPONENTS: Mapping[str, tuple[str, ...]] = {
     "api-server": ("api-server",),
@@ -32,11 +34,6 @@ COMPONENTS: Mapping[str, tuple[str, ...]] = {
 }
 _HEALTH_NAMES = {"scheduler": "scheduler", "dag-processor": "dag_processor", "triggerer": "triggerer"}
 _STALE_STACK_SECONDS = 45
-_MIGRATE = """
-import os
-from include.ledger.connect import migrate
-migrate(os.environ["AIRFLOW__BATCH_INFERENCE__LEDGER_URL"])
-"""
 
 
 class Stack:
@@ -90,6 +87,8 @@ class Stack:
 
     def stop(self) -> None:
         """End every process and let go of the state folder. Does nothing the second time."""
+        if self._lock >= 0:
+            self.state.running.unlink(missing_ok=True)
         if hasattr(self, "api"):
             self.api.close()
         if hasattr(self, "processes"):
@@ -145,12 +144,15 @@ class Stack:
         self._start_postgres()
         self.postgres.create_databases()
         self._migrate()
-        self._say("starting Airflow")
-        for name in COMPONENTS:
-            self._start_component(name)
+        if self.options.airflow:
+            self._say("starting Airflow")
+            for name in COMPONENTS:
+                self._start_component(name)
         self._await_emulator()
-        self._await_healthy()
-        self._await_dags()
+        if self.options.airflow:
+            self._await_healthy()
+            self._await_dags()
+        write_private(self.state.running, json.dumps(self.env))
 
     def _take_folder(self) -> None:
         """One stack a folder. One that was killed is given the time to end."""
@@ -195,8 +197,8 @@ class Stack:
         """Both databases at once; Airflow's only where this version hasn't done it yet: it takes 15 s."""
         done = self.state.root / "airflow_version"
         version = importlib.metadata.version("apache-airflow-core")
-        self.processes.start(self._program("ledger-migrate", [sys.executable, "-c", _MIGRATE], stage=2))
-        if not (done.exists() and done.read_text() == version):
+        self.processes.start(self._program("ledger-migrate", _python("include.cli", "migrate"), stage=2))
+        if self.options.airflow and not (done.exists() and done.read_text() == version):
             self._say("creating Airflow's tables (once)")
             self.processes.start(self._program("db-migrate", _python("airflow", "db", "migrate"), stage=2))
             self._finish("db-migrate", 180)
@@ -271,6 +273,23 @@ class Stack:
         lines = log.read_text(errors="replace").splitlines()[-40:] if log.exists() else []
         tail = "\n".join(f"  {line}" for line in lines) or "  (empty)"
         return StackError(f"{name} {what}. The end of its log ({log}):\n{tail}")
+
+
+def running_environment(state: Path) -> dict[str, str] | None:
+    """The environment of the stack that runs on a state folder now; None where none does."""
+    folder = StateFolder(state.resolve())
+    try:
+        with folder.lock.open("rb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return None
+    except FileNotFoundError:
+        return None
+    except BlockingIOError:
+        pass
+    try:
+        return dict(json.loads(folder.running.read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        raise StackError(f"the stack on {folder.root} is starting or stopping: try again shortly") from None
 
 
 def _python(module: str, *arguments: str) -> list[str]:
