@@ -25,10 +25,8 @@ from include.reference import account_budget
 
 log = logging.getLogger(__name__)
 
-COOL_DOWN_SECONDS = 2 * 3600.0
-"""How long a working limit stays halved after the provider said that the queue was full."""
-QUIET_SECONDS = 600.0
-"""Further complaints within this time are about the same full queue and don't halve again."""
+QUIET_SHARE = 1 / 12
+"""Complaints within this share of a cool-down are about the same full queue and don't halve again."""
 MOST_HALVINGS = 4
 QUEUE_PLACE_SECONDS = 900.0
 """Who hasn't asked for room for so long has left the line."""
@@ -105,7 +103,7 @@ def check_budget(connection: Connection, row: SubmissionRow, want: Want, run: st
         _hold_budget(committed, want.usd, month, f"account {row.account} in {start.format('MMMM YYYY')}")
 
 
-def halve(connection: Connection, account: str, model: str, reason: str) -> None:
+def halve(connection: Connection, account: str, model: str, reason: str, *, cool_down_seconds: float) -> None:
     """The provider said that the queue is full: work with half the limit for a cool-down.
 
     Somebody else uses the account, or its limit is lower than we know.
@@ -122,18 +120,18 @@ def halve(connection: Connection, account: str, model: str, reason: str) -> None
             {
                 "account": account,
                 "model": model,
-                "cool": COOL_DOWN_SECONDS,
-                "quiet": QUIET_SECONDS,
+                "cool": cool_down_seconds,
+                "quiet": cool_down_seconds * QUIET_SHARE,
                 "most": MOST_HALVINGS,
             },
         ).fetchone()
     if changed:
         log.warning(
-            "Account %s, model %s: working with 1/%d of the limits for %.0f hours (%s)",
+            "Account %s, model %s: working with 1/%d of the limits for %.1f hours (%s)",
             account,
             model,
             2 ** changed["halved"],
-            COOL_DOWN_SECONDS / 3600,
+            cool_down_seconds / 3600,
             reason,
         )
 

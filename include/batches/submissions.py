@@ -4,190 +4,83 @@
 
 Each transition is a compare-and-swap on the state and leaves an event, so a submission's whole
 story can be told. `creating` without a live owner of the lock `shard/{id}` means unknown: a batch
-may exist at the provider.
+may exist at the provider. Reading them is `submission_rows`, whose names are these too.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from psycopg.types.json import Jsonb
 
-from include.contracts import JSON, BatchStatus, Shard, Submission
+from include.batches.submission_rows import (
+    COLUMNS,
+    CREATING,
+    ENDED,
+    LANDED,
+    LIVE,
+    OPEN,
+    PLANNED,
+    RUNNING,
+    VOID,
+    SubmissionRow,
+    attempts,
+    by_account,
+    by_id,
+    by_name,
+    events,
+    from_record,
+    get,
+    known_batches,
+    latest,
+    listed_by,
+    live,
+    of_run,
+)
+from include.contracts import JSON, BatchStatus, Shard
 from include.errors import LedgerError
 from include.ledger.connect import Connection
 
-PLANNED, CREATING, RUNNING, ENDED, LANDED, VOID = (
-    "planned",
-    "creating",
-    "running",
-    "ended",
-    "landed",
+__all__ = [
+    "CREATING",
+    "ENDED",
+    "LANDED",
+    "LIVE",
+    "OPEN",
+    "PLANNED",
+    "RUNNING",
+    "VOID",
+    "SubmissionRow",
+    "attempts",
+    "by_account",
+    "by_id",
+    "by_name",
+    "created",
+    "end",
+    "events",
+    "forget_upload",
+    "get",
+    "known_batches",
+    "latest",
+    "listed_by",
+    "live",
+    "mark_landed",
+    "missing",
+    "not_created",
+    "nothing_found",
+    "of_run",
+    "plan",
+    "queue",
+    "record_upload",
+    "rehome",
+    "seen",
+    "start_creating",
+    "told_to_stop",
     "void",
-)
-LIVE = (PLANNED, CREATING, RUNNING, ENDED)
-"""States whose keys are in flight: they aren't packed again."""
-OPEN = (CREATING, RUNNING)
-"""States that hold a place at the provider."""
-
-
-@dataclass(frozen=True, slots=True)
-class SubmissionRow:
-    """A row of `submissions`, field for column. Times are UTC; `id` is a uuid in text."""
-
-    id: str
-    shard: str
-    attempt: int
-    run: str
-    provider: str
-    account: str
-    model: str
-    endpoint: str
-    deployment: str
-    state: str
-    reason: str
-    lines: int
-    reserved_tokens: int
-    reserved_requests: int
-    reserved_usd: float
-    file_id: str | None
-    batch_id: str | None
-    marker: str | None
-    provider_status: str | None
-    output_file_id: str | None
-    error_file_id: str | None
-    look_ups: int
-    first_look_up_at: datetime | None
-    missing_since: datetime | None
-    counts: dict[str, JSON]
-    usage: dict[str, JSON]
-    cost_usd: float | None
-    planned_at: datetime
-    uploaded_at: datetime | None
-    creating_at: datetime | None
-    created_at: datetime | None
-    ended_at: datetime | None
-    landed_at: datetime | None
-    not_before: datetime | None
-    queued_at: datetime | None
-    queue_seen_at: datetime | None
-
-    def as_submission(self) -> Submission:
-        """What a provider needs to see."""
-        return Submission(
-            id=self.id,
-            shard=self.shard,
-            attempt=self.attempt,
-            deployment=self.deployment,
-            endpoint=self.endpoint,
-            lines=self.lines,
-            file_id=self.file_id,
-            batch_id=self.batch_id,
-        )
-
-
-_COLUMNS = ", ".join(f"s.{field.name}" for field in dataclasses.fields(SubmissionRow))
-_SELECT = f"select {_COLUMNS} from submissions s"
-
-
-def _row(found: Mapping[str, Any]) -> SubmissionRow:
-    return SubmissionRow(**{**found, "id": str(found["id"])})
-
-
-def _one(connection: Connection, where: str, *params: Any) -> SubmissionRow | None:
-    found = connection.execute(f"{_SELECT} {where}", params).fetchone()
-    return _row(found) if found else None
-
-
-def _many(connection: Connection, where: str, *params: Any) -> list[SubmissionRow]:
-    return [_row(found) for found in connection.execute(f"{_SELECT} {where}", params)]
-
-
-# --------------------------------------------------------------------------- reading
-
-
-def by_id(connection: Connection, id: str) -> SubmissionRow:
-    """One submission. Raises LedgerError when there is none of this id."""
-    row = _one(connection, "where s.id = %s", id)
-    if row is None:
-        raise LedgerError(f"no submission {id} in the ledger")
-    return row
-
-
-def get(connection: Connection, shard_id: str, attempt: int) -> SubmissionRow | None:
-    """The submission of one attempt at a shard."""
-    return _one(connection, "where s.shard = %s and s.attempt = %s", shard_id, attempt)
-
-
-def latest(connection: Connection, shard_id: str) -> SubmissionRow | None:
-    """The newest attempt at a shard, whatever its state."""
-    return _one(connection, "where s.shard = %s order by s.attempt desc limit 1", shard_id)
-
-
-def attempts(connection: Connection, shard_id: str) -> list[SubmissionRow]:
-    """All attempts at a shard, oldest first."""
-    return _many(connection, "where s.shard = %s order by s.attempt", shard_id)
-
-
-def live(connection: Connection, space: str) -> list[SubmissionRow]:
-    """The submissions of a space whose keys are in flight, oldest first."""
-    return _many(
-        connection,
-        "join shards using (shard) where shards.space = %s and s.state = any(%s) order by s.planned_at, s.id",
-        space,
-        list(LIVE),
-    )
-
-
-def of_run(connection: Connection, run: str) -> list[SubmissionRow]:
-    """The submissions that this run pays for, in the order they were planned."""
-    return _many(connection, "where s.run = %s order by s.planned_at, s.shard, s.attempt", run)
-
-
-def listed_by(connection: Connection, run: str) -> list[SubmissionRow]:
-    """The present attempts of all shards that this run lists, its own and joined ones."""
-    return _many(
-        connection,
-        "join run_shards l on l.shard = s.shard and l.attempt = s.attempt where l.run = %s"
-        " order by l.round, l.ordinal",
-        run,
-    )
-
-
-def by_account(connection: Connection, provider: str, account: str) -> list[SubmissionRow]:
-    """Every submission on a provider's account, newest first."""
-    return _many(
-        connection,
-        "where s.provider = %s and s.account = %s order by s.planned_at desc",
-        provider,
-        account,
-    )
-
-
-def known_batches(connection: Connection, row: SubmissionRow, batch_ids: Sequence[str]) -> set[str]:
-    """Those of `batch_ids` that the ledger knows as another submission's."""
-    found = connection.execute(
-        "select batch_id from submissions"
-        " where provider = %s and account = %s and batch_id = any(%s) and id <> %s",
-        (row.provider, row.account, list(batch_ids), row.id),
-    )
-    return {entry["batch_id"] for entry in found}
-
-
-def events(connection: Connection, id: str) -> list[tuple[datetime, str, str]]:
-    """What happened to a submission: (time, event, detail), oldest first."""
-    found = connection.execute(
-        "select at, event, detail from submission_events where submission = %s order by number", (id,)
-    )
-    return [(entry["at"], entry["event"], entry["detail"]) for entry in found]
-
-
-# --------------------------------------------------------------------------- planning
+]
 
 
 def plan(
@@ -380,6 +273,12 @@ def seen(connection: Connection, row: SubmissionRow, provider_status: str) -> Su
     )
 
 
+def told_to_stop(connection: Connection, row: SubmissionRow) -> SubmissionRow | None:
+    """The provider was asked to cancel the batch; it ends by itself."""
+    reason = "told to stop; the batch ends by itself"
+    return _move(connection, row, (RUNNING,), "reason = %(reason)s", {"reason": reason}, "cancel", reason)
+
+
 def missing(connection: Connection, row: SubmissionRow) -> SubmissionRow | None:
     """The provider answers 404: unknown, not gone. Remembers the first in a row."""
     return _move(
@@ -457,14 +356,14 @@ def _move(
     with connection.transaction():
         found = connection.execute(
             f"update submissions s set {assignments} where id = %(id)s and state = any(%(from)s)"
-            f" returning {_COLUMNS}",
+            f" returning {COLUMNS}",
             {**values, "id": row.id, "from": list(from_states)},
         ).fetchone()
         if found is None:
             return None
         if event:
             _note(connection, row.id, event, detail)
-    return _row(found)
+    return from_record(found)
 
 
 def _must(

@@ -48,11 +48,9 @@ log = logging.getLogger(__name__)
 
 INPUT_FILE_MISSING = "input_file_missing"
 """The code of a create that was refused because its file isn't there (yet), as providers name it."""
-_FILE_WAITS = (0.25, 0.5, 1.0, 2.0)
-"""Seconds before each further create over a file that was just uploaded and isn't found yet."""
+_FILE_TRIES = 5
+"""Creates over one uploaded file that isn't found, before it is uploaded anew."""
 _UPLOADS = 2
-_QUEUE_FULL_SECONDS = 300.0
-"""The wait after a full queue where the provider names none."""
 _LOOK_UPS = 2
 
 
@@ -247,46 +245,66 @@ def _upload(task: _Task, row: SubmissionRow) -> SubmissionRow | Waiting:
 
 def _create(task: _Task, row: SubmissionRow) -> SubmissionRow | Waiting:
     """Create, over a file that the provider may not find at once. `row` is in state creating."""
-    connection = task.connection
     for upload in range(1, _UPLOADS + 1):
-        for wait in (*_FILE_WAITS, None):
-            try:
-                status = task.provider.create(row.as_submission())
-            except ProviderUnknown as error:
-                log.warning("Shard %s: %s; asking the provider whether the batch exists", row.shard, error)
-                return row
-            except QueueFull as error:
-                waiting = _back_off(task, error)
-                submissions.not_created(connection, row, waiting.reason, wait_seconds=waiting.seconds)
-                admission.halve(connection, row.account, row.model, str(error))
-                return waiting
-            except ProviderUnavailable as error:
-                submissions.not_created(connection, row, str(error))
-                return Waiting(str(error), task.settings.admission_seconds)
-            except AccountError as error:
-                submissions.not_created(connection, row, str(error))
-                raise
-            except ProviderRefused as error:
-                row = submissions.not_created(connection, row, str(error))
-                if error.code != INPUT_FILE_MISSING or (wait is None and upload == _UPLOADS):
-                    submissions.void(connection, row, str(error), from_states=(PLANNED,))
-                    raise
-                if wait is not None:
-                    log.info("Shard %s: file %s isn't found yet; again in %s s", row.shard, row.file_id, wait)
-                    time.sleep(wait)
-                else:
-                    row = submissions.forget_upload(connection, row, str(error))
-                    uploaded = _upload(task, row)
-                    if isinstance(uploaded, Waiting):
-                        return uploaded
-                    row = uploaded
-                reserved = admission.reserve(connection, row, task.want, task.limits, task.run)
-                if isinstance(reserved, str):
-                    return _no_room(task, row, reserved)
-                row = reserved
+        for attempt in range(_FILE_TRIES):
+            answer = _create_once(task, row)
+            if not isinstance(answer, ProviderRefused):
+                return answer
+            row = submissions.not_created(task.connection, row, str(answer))
+            if attempt + 1 == _FILE_TRIES:
+                if upload == _UPLOADS:
+                    submissions.void(task.connection, row, str(answer), from_states=(PLANNED,))
+                    raise answer
+                uploaded = _upload(task, submissions.forget_upload(task.connection, row, str(answer)))
+                if isinstance(uploaded, Waiting):
+                    return uploaded
+                row = uploaded
             else:
-                return _created(task, row, status, adopted=False)
-    raise AssertionError("the last refusal raises")
+                wait = task.settings.file_wait_seconds * 2**attempt
+                log.info("Shard %s: file %s isn't found yet; again in %.2f s", row.shard, row.file_id, wait)
+                time.sleep(wait)
+            reserved = admission.reserve(task.connection, row, task.want, task.limits, task.run)
+            if isinstance(reserved, str):
+                return _no_room(task, row, reserved)
+            row = reserved
+    raise AssertionError("the last refusal is raised")
+
+
+def _create_once(task: _Task, row: SubmissionRow) -> SubmissionRow | Waiting | ProviderRefused:
+    """One paid call. Returns the refusal only where the input file isn't found; raises any other.
+
+    The row returned is running, or still creating where nobody knows: the caller asks the provider.
+    """
+    connection = task.connection
+    try:
+        status = task.provider.create(row.as_submission())
+    except ProviderUnknown as error:
+        log.warning("Shard %s: %s; asking the provider whether the batch exists", row.shard, error)
+        return row
+    except QueueFull as error:
+        waiting = _back_off(task, error)
+        submissions.not_created(connection, row, waiting.reason, wait_seconds=waiting.seconds)
+        admission.halve(
+            connection,
+            row.account,
+            row.model,
+            str(error),
+            cool_down_seconds=task.settings.cool_down_seconds,
+        )
+        return waiting
+    except ProviderUnavailable as error:
+        submissions.not_created(connection, row, str(error))
+        return Waiting(str(error), task.settings.admission_seconds)
+    except AccountError as error:
+        submissions.not_created(connection, row, str(error))
+        raise
+    except ProviderRefused as error:
+        if error.code == INPUT_FILE_MISSING:
+            return error
+        planned = submissions.not_created(connection, row, str(error))
+        submissions.void(connection, planned, str(error), from_states=(PLANNED,))
+        raise
+    return _created(task, row, status, adopted=False)
 
 
 def _created(task: _Task, row: SubmissionRow, status: BatchStatus, *, adopted: bool) -> SubmissionRow:
@@ -302,7 +320,7 @@ def _created(task: _Task, row: SubmissionRow, status: BatchStatus, *, adopted: b
 
 
 def _back_off(task: _Task, error: QueueFull) -> Waiting:
-    seconds = _QUEUE_FULL_SECONDS if error.retry_after is None else error.retry_after
+    seconds = task.settings.queue_full_seconds if error.retry_after is None else error.retry_after
     return Waiting(str(error), max(seconds, 1.0))
 
 

@@ -21,12 +21,12 @@ from include.errors import ProviderError
 from include.ledger import clock
 from include.ledger.connect import Connection
 from include.providers.codes import is_queue_limit
+from include.settings import Settings
 
 log = logging.getLogger(__name__)
 
 _POLL_AT_ONCE = 1000
-_QUEUE_FULL_SECONDS = 900.0
-"""The wait of a new attempt after the queue was full; doubled with every attempt, up to 16 times."""
+_MOST_DOUBLINGS = 5
 
 
 class Seen(Enum):
@@ -49,9 +49,7 @@ async def poll_once(provider: BatchProvider, batch_ids: Sequence[str]) -> list[B
     return statuses
 
 
-def look(
-    connection: Connection, provider: BatchProvider, row: SubmissionRow, *, deadline_hours: float
-) -> Seen:
+def look(connection: Connection, provider: BatchProvider, row: SubmissionRow, *, settings: Settings) -> Seen:
     """Ask for one batch now and record the answer; a failed poll is only a failed poll.
 
     Raises AccountError where the connection points to another account than the batch's.
@@ -64,27 +62,25 @@ def look(
     except ProviderError as error:
         log.warning("Batch %s couldn't be asked for, which says nothing about it: %s", row.batch_id, error)
         return Seen.RUNNING
-    return record(connection, row, status, deadline_hours=deadline_hours)
+    return record(connection, row, status, settings=settings)
 
 
-def record(
-    connection: Connection, row: SubmissionRow, status: BatchStatus, *, deadline_hours: float = 30.0
-) -> Seen:
+def record(connection: Connection, row: SubmissionRow, status: BatchStatus, *, settings: Settings) -> Seen:
     """Write what the provider says of a batch; ENDED once there is something to land.
 
-    A 404 is unknown for `deadline_hours`, counted from the first in a row; only then is the batch
+    A 404 is unknown for `batch_deadline_hours`, counted from the first in a row; only then is the batch
     taken for gone, and its lines for missing.
     """
     row = submissions.by_id(connection, row.id)
     if row.state != RUNNING:
         return _settled(row)
     if status.state is BatchState.NOT_FOUND:
-        return _missing(connection, row, status, deadline_hours)
+        return _missing(connection, row, status, settings)
     if status.state is BatchState.RUNNING:
         submissions.seen(connection, row, status.provider_status)
         return Seen.RUNNING
     if status.error is not None and is_queue_limit(*status.error) and status.completed == 0:
-        return _again(connection, row, status.error[1])
+        return _again(connection, row, status.error[1], settings)
     reason = f"{status.error[0]}: {status.error[1]}" if status.error else ""
     submissions.end(connection, row, status, reason)
     log.info(
@@ -99,20 +95,20 @@ def record(
     return Seen.ENDED
 
 
-def is_overdue(connection: Connection, row: SubmissionRow, deadline_hours: float) -> bool:
+def is_overdue(connection: Connection, row: SubmissionRow, settings: Settings) -> bool:
     """Whether a batch has run for longer than any should: cancel it and land what there is."""
     if row.created_at is None or row.state != RUNNING:
         return False
-    return _hours_since(connection, pendulum.instance(row.created_at)) >= deadline_hours
+    return _hours_since(connection, pendulum.instance(row.created_at)) >= settings.batch_deadline_hours
 
 
-def _missing(connection: Connection, row: SubmissionRow, status: BatchStatus, deadline_hours: float) -> Seen:
+def _missing(connection: Connection, row: SubmissionRow, status: BatchStatus, settings: Settings) -> Seen:
     marked = submissions.missing(connection, row)
     if marked is None:
         return _settled(submissions.by_id(connection, row.id))
     assert marked.missing_since is not None
     hours = _hours_since(connection, pendulum.instance(marked.missing_since))
-    if hours < deadline_hours:
+    if hours < settings.batch_deadline_hours:
         log.warning("Batch %s isn't found for %.1f hours now; it may come back", row.batch_id, hours)
         return Seen.RUNNING
     reason = f"the provider hasn't known this batch for {hours:.0f} hours"
@@ -121,9 +117,9 @@ def _missing(connection: Connection, row: SubmissionRow, status: BatchStatus, de
     return Seen.ENDED
 
 
-def _again(connection: Connection, row: SubmissionRow, message: str) -> Seen:
+def _again(connection: Connection, row: SubmissionRow, message: str, settings: Settings) -> Seen:
     """The queue was full all the same: less at a time for some hours, and this shard later."""
-    wait = _QUEUE_FULL_SECONDS * 2 ** min(row.attempt, 4)
+    wait = settings.queue_full_seconds * 2 ** min(row.attempt, _MOST_DOUBLINGS)
     with connection.transaction():
         void = submissions.void(connection, row, message, from_states=(RUNNING,))
         if void is not None:
@@ -137,7 +133,7 @@ def _again(connection: Connection, row: SubmissionRow, message: str) -> Seen:
             )
     if void is None:
         return _settled(submissions.by_id(connection, row.id))
-    admission.halve(connection, row.account, row.model, message)
+    admission.halve(connection, row.account, row.model, message, cool_down_seconds=settings.cool_down_seconds)
     return Seen.AGAIN
 
 

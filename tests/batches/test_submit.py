@@ -51,10 +51,10 @@ def test_a_shard_is_uploaded_created_watched_and_read(
     assert isinstance(submitted, Submitted) and submitted.batch_id
     row = row_of(ledger, shard)
     assert (row.state, row.file_id is not None, row.reserved_tokens) == ("running", True, shard.tokens)
-    assert watch.look(ledger, provider, row, deadline_hours=30) is watch.Seen.RUNNING
+    assert watch.look(ledger, provider, row, settings=SETTINGS) is watch.Seen.RUNNING
     emulator.advance(3600)
     polled = asyncio.run(watch.poll_once(provider, [submitted.batch_id]))
-    assert watch.record(ledger, row, polled[0]) is watch.Seen.ENDED
+    assert watch.record(ledger, row, polled[0], settings=SETTINGS) is watch.Seen.ENDED
     row = row_of(ledger, shard)
     assert (row.state, row.provider_status, row.reserved_tokens) == ("ended", "completed", 0)
     outcomes = list(provider.outcomes(polled[0], SPACE))

@@ -1,0 +1,103 @@
+"""Cancel everything of a run at the provider: what is planned is void, what runs is told to stop.
+
+A shard that another working run lists goes on for that run. A cancelled batch still ends by itself,
+and what it finished until then is paid for and landed like any other.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+from include.batches import claims, submissions
+from include.batches.submissions import CREATING, PLANNED, RUNNING, SubmissionRow
+from include.batches.submit import check_account, find
+from include.contracts import BatchProvider
+from include.errors import ProviderError
+from include.ledger.connect import Connection
+from include.ledger.locks import held
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    """What became of a run's submissions, by id.
+
+    `cancelled` were told to stop, `voided` were never sent, `kept` are wanted by another run,
+    `unknown` couldn't be decided (the create was not answered, or the provider not reached): cancel
+    again later. What had ended before is in none of them.
+    """
+
+    cancelled: tuple[str, ...] = ()
+    voided: tuple[str, ...] = ()
+    kept: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
+
+
+def cancel_run(connection: Connection, provider: BatchProvider, run: str) -> Cancelled:
+    """Stop all that this run lists and nobody else wants; running it again does what was left over.
+
+    Waits for a submit that is under way. Raises AccountError where the connection points to
+    another account than a batch's.
+    """
+    done: dict[str, list[str]] = {"cancelled": [], "voided": [], "kept": [], "unknown": []}
+    for listed in submissions.listed_by(connection, run):
+        if listed.state not in (PLANNED, CREATING, RUNNING):
+            continue
+        with held(connection, f"shard/{listed.shard}"):
+            row = submissions.by_id(connection, listed.id)
+            fate = (
+                "kept"
+                if claims.wanted_by_others(connection, row, run)
+                else _cancel(connection, provider, row)
+            )
+        if fate:
+            done[fate].append(row.id)
+    result = Cancelled(**{fate: tuple(ids) for fate, ids in done.items()})
+    log.info(
+        "Run %s: %d batches told to stop, %d never sent, %d go on for other runs, %d unknown",
+        run,
+        len(result.cancelled),
+        len(result.voided),
+        len(result.kept),
+        len(result.unknown),
+    )
+    return result
+
+
+def cancel_batch(provider: BatchProvider, row: SubmissionRow) -> bool:
+    """Tell one running batch to stop; False where the provider couldn't be reached."""
+    check_account(row, provider)
+    assert row.batch_id is not None, "a running submission has a batch"
+    try:
+        provider.cancel(row.batch_id)
+    except ProviderError as error:
+        log.warning("Batch %s couldn't be told to stop, try again: %s", row.batch_id, error)
+        return False
+    return True
+
+
+def _cancel(connection: Connection, provider: BatchProvider, row: SubmissionRow) -> str:
+    if row.state == CREATING:
+        check_account(row, provider)
+        try:
+            found = find(connection, provider, row)
+        except ProviderError as error:
+            log.warning("Submission %s: the look-up failed and decides nothing: %s", row.id, error)
+            return "unknown"
+        if not found:
+            # It may turn up yet: only the grace of `submit` decides that it never will.
+            return "unknown"
+        row = submissions.created(connection, row, found[0], adopted=True)
+    if row.state == PLANNED:
+        if submissions.void(connection, row, "its run was cancelled", from_states=(PLANNED,)) is None:
+            return "unknown"
+        claims.delete_file(provider, row)
+        return "voided"
+    if row.state != RUNNING:
+        return ""
+    if not cancel_batch(provider, row):
+        return "unknown"
+    submissions.told_to_stop(connection, row)
+    return "cancelled"
