@@ -2,7 +2,7 @@
 
 The text comes from `pydoc_data.topics`, which every Python carries, so the demo needs no download.
 It is the text of the Python that runs this: another version gives slightly different documents.
-`python -m include.corpora.python_docs file:///some/storage` writes them below a storage root.
+`python -m include.cli sample-documents` writes them below the storage root.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import logging
 import sys
-from collections.abc import Sequence
 
 import orjson
 import pendulum
@@ -111,17 +110,3 @@ def _url(page: str, topic: str) -> str:
         return ""
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     return f"https://docs.python.org/{version}/{page}#{topic}"
-
-
-def main(arguments: Sequence[str]) -> int:
-    """Write the documents below the storage root that is the only argument."""
-    if len(arguments) != 1:
-        sys.stderr.write("usage: python -m include.corpora.python_docs STORAGE_ROOT\n")
-        return 2
-    logging.basicConfig(level=logging.INFO, format="%(message)s")
-    write_documents(Storage(arguments[0].rstrip("/")))
-    return 0
-
-
-if __name__ == "__main__":
-    raise SystemExit(main(sys.argv[1:]))
