@@ -2,6 +2,7 @@
 
 BatchInferenceError
 ├── ConfigError             a setting or corpus YAML is wrong; mend it
+├── TooMuchBadInput         more of a source is unusable than its setting allows; nothing was sent
 ├── StorageError            a file that must be there isn't, or isn't whole
 ├── LedgerError             the ledger can't be reached or is of another version
 ├── BudgetExceeded          the estimate passes the budget; nothing was sent
@@ -31,6 +32,10 @@ class ConfigError(BatchInferenceError):
 
 class StorageError(BatchInferenceError):
     """A file that must be there isn't, or isn't whole."""
+
+
+class TooMuchBadInput(BatchInferenceError):
+    """More of a source is unusable than `source.max_bad_share` allows. Nothing was sent."""
 
 
 class LedgerError(BatchInferenceError):

@@ -6,12 +6,18 @@ chunk, and only a stretch of blanks that would be a chunk by itself is left out.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import hashlib
+import uuid
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+from include.contracts import KEY_BYTES
 from include.corpora.config import ChunkingConfig
 from include.corpora.headings import Headings
+
+CHUNK_NAMESPACE = uuid.UUID("6f1c1b0a-2c1e-5d0e-9a57-0c8f6b6b7f11")
+"""The namespace of chunk ids. Fixed for ever: another one gives every chunk a new id."""
 
 _MODEL = "text-embedding-3-small"  # any model with the cl100k encoding
 
@@ -70,3 +76,20 @@ def _splitter(format: str, tokens: int, overlap: int) -> Any:
 
     kind = MarkdownSplitter if format == "markdown" else TextSplitter
     return kind.from_tiktoken_model(_MODEL, tokens, overlap, False)
+
+
+def chunk_ids(corpus: str, document_id: str, chunking: str, texts: Sequence[str]) -> list[str]:
+    """The UUIDv5 of each chunk of a document, in their order.
+
+    Named by corpus, document, chunking fingerprint, the hash of the text, and how often that text
+    came before in the document: a chunk that only moved keeps its id.
+    """
+    before: dict[str, int] = {}
+    prefix = f"{corpus}\x1f{document_id}\x1f{chunking}\x1f"
+    ids = []
+    for text in texts:
+        digest = hashlib.blake2b(text.encode(), digest_size=KEY_BYTES).hexdigest()
+        occurrence = before.get(digest, 0)
+        before[digest] = occurrence + 1
+        ids.append(str(uuid.uuid5(CHUNK_NAMESPACE, f"{prefix}{digest}\x1f{occurrence}")))
+    return ids

@@ -126,11 +126,14 @@ create table documents (                           -- corpora/documents.py
     document_id text not null,
     partition text not null,
     content_hash bytea not null,                   -- of the text that is chunked
-    metadata_hash bytea not null,
-    updated_at timestamptz,
+    metadata_hash bytea not null,                  -- of all else that a chunk's metadata holds
+    updated_at timestamptz,                        -- as the source says
     deleted boolean not null default false,
     chunks integer not null,
-    seen_at timestamptz not null,
+    chunking text not null,                        -- its chunks are stored under this fingerprint
+    run text not null,                             -- the run that wrote this row,
+    change text not null,                          -- and what it was to that run: new, changed, …
+    read_at timestamptz not null,                  -- when that run began to read the source
     changed_at timestamptz not null,
     primary key (corpus, document_id)
 );
@@ -140,11 +143,13 @@ create table index_versions (                      -- indexes/versions.py
     version text primary key,                      -- '{corpus}__{fingerprint}'
     corpus text not null,
     store text not null,
+    store_url text not null,
     space text not null,
     chunking text not null,
     metric text not null,
     dimensions integer not null,
     state text not null check (state in ('building', 'publishing', 'live', 'standby', 'retired')),
+    pointer jsonb,                                 -- what live.json says while this version is live
     built_by text not null,
     created_at timestamptz not null,
     published_at timestamptz
@@ -171,6 +176,7 @@ create table dead_letters (                        -- batches/dead_letters.py
     message text not null default '',
     attempts integer not null default 1,
     state text not null check (state in ('open', 'replaying', 'resolved', 'discarded')),
+    reason text not null default '',               -- why it was discarded
     body_uri text not null default '',
     run text not null,
     opened_at timestamptz not null,

@@ -1,0 +1,325 @@
+"""Prepare a run: read the source once, and write its rows, chunk parts and document table.
+
+Streams: a batch of documents is read, compared with the table, chunked, keyed and written before
+the next one. The rows hold all chunks of every document in view, not only of changed ones, so no
+work hangs on what an earlier run, or a killed try of this one, did with its own. Order of writes:
+files first, then the document table in one transaction; a kill at any point loses nothing, and
+preparing the same run again writes the same files and reports the same.
+"""
+
+from __future__ import annotations
+
+import heapq
+import logging
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field
+
+import numpy as np
+import pyarrow as pa
+
+from include.contracts import JSON, RunRef
+from include.corpora.chunking import Chunker
+from include.corpora.columns import ChunkRows, content_hash, metadata_of, version_of
+from include.corpora.config import CorpusConfig
+from include.corpora.documents import Change, Incoming, Judgement, View, viewing
+from include.corpora.records import BadInput, Document, Reason
+from include.corpora.rows import BadInputLog, ChunkParts, DeletedRows, RangeRows
+from include.corpora.sources import Event, PartitionEnd, Source
+from include.errors import StorageError, TooMuchBadInput
+from include.ledger.connect import Connection
+from include.storage import Storage
+
+log = logging.getLogger(__name__)
+
+_BATCH_DOCUMENTS = 1_000
+_BATCH_CHARACTERS = 8_000_000
+_LOG_SECONDS = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class PrepareReport:
+    """What a run found in its source.
+
+    `read` counts usable documents: new + changed + moved + metadata + unchanged + stale + those of
+    `deleted` that a source of changes told. `bad` counts records and files left out, `mended` those
+    kept with a correction; `bad_input` has both by reason. `partitions` says of each whether it was
+    read whole; `partial` is a limited or sampled run, which deletes nothing. `tokens` are exact
+    cl100k counts over all `chunks`.
+    """
+
+    read: int = 0
+    new: int = 0
+    changed: int = 0
+    moved: int = 0
+    metadata: int = 0
+    unchanged: int = 0
+    deleted: int = 0
+    stale: int = 0
+    bad: int = 0
+    mended: int = 0
+    chunks: int = 0
+    tokens: int = 0
+    partial: bool = False
+    partitions: dict[str, bool] = field(default_factory=dict)
+    bad_input: dict[str, int] = field(default_factory=dict)
+
+    def as_dict(self) -> dict[str, JSON]:
+        """JSON-ready, for the ledger and the run's report."""
+        return asdict(self)
+
+
+def prepare(
+    connection: Connection,
+    storage: Storage,
+    config: CorpusConfig,
+    *,
+    run: RunRef,
+    space_id: str,
+    partitions: list[str] | None = None,
+    sample: int | None = None,
+    limit: int | None = None,
+    ranges: int = 16,
+) -> PrepareReport:
+    """Write `rows/range-NN.parquet`, `rows/deleted.parquet` and `bad_input.jsonl` of a run, the chunk
+    parts of what changed, and the document table.
+
+    `config` is resolved. `partitions` None means all. `limit` stops after so many documents;
+    `sample` takes so many, spread over the corpus by the hash of their ids, always the same ones,
+    and holds them in memory. Raises StorageError where the source has no files, TooMuchBadInput
+    where more of it is unusable than the corpus allows.
+    """
+    source = Source(config)
+    if partitions is None and not source.files:
+        raise StorageError(f"source.url {config.source.url} matches no file; check it and its glob")
+    events = source.read(partitions)
+    if sample is not None:
+        events = _sampled(events, sample)
+    if limit is not None:
+        events = _limited(events, limit)
+    with viewing(connection, config.corpus, run.run, config.chunking.fingerprint) as view:
+        work = _Preparation(storage, config, run, space_id, ranges, view)
+        work.partial = sample is not None or limit is not None
+        work.read(events)
+        with DeletedRows(storage, run, ranges) as gone:
+            work.changes[Change.DELETED] = view.merge(gone.write)
+    report = work.report()
+    log.info("prepared %s: %s", run.run, report)
+    return report
+
+
+class _Preparation:
+    """One pass over a source's events."""
+
+    def __init__(
+        self, storage: Storage, config: CorpusConfig, run: RunRef, space_id: str, ranges: int, view: View
+    ) -> None:
+        self._storage = storage
+        self._config = config
+        self._run = run
+        self._space_id = space_id
+        self._ranges = ranges
+        self._view = view
+        self._chunker = Chunker(config.chunking)
+        self._batch: dict[str, Document] = {}
+        self._characters = 0
+        self._unread: list[tuple[str, str]] = []
+        self._parts: ChunkParts | None = None
+        self._stack = ExitStack()
+        self._started = self._logged = time.monotonic()
+        self.partial = False
+        self.changes: Counter[Change] = Counter()
+        self.bad_input: Counter[str] = Counter()
+        self.partitions: dict[str, bool] = {}
+        self.documents = self.bad = self.mended = self.chunks = self.tokens = 0
+
+    def read(self, events: Iterator[Event]) -> None:
+        """Take every event; the row files are whole when this returns."""
+        with ExitStack() as files:
+            with BadInputLog(self._storage, self._run) as self._log:
+                self._rows = files.enter_context(RangeRows(self._storage, self._run, self._ranges))
+                with ExitStack() as self._stack:
+                    for event in events:
+                        if isinstance(event, Document):
+                            self._document(event)
+                        elif isinstance(event, BadInput):
+                            self._bad(event)
+                        else:
+                            self._end(event)
+                    self._flush()
+            # The log is whole before this raises, the rows never will be.
+            self._check_bad_share()
+
+    def report(self) -> PrepareReport:
+        """The counts."""
+        return PrepareReport(
+            read=self.documents,
+            new=self.changes[Change.NEW],
+            changed=self.changes[Change.CHANGED],
+            moved=self.changes[Change.MOVED],
+            metadata=self.changes[Change.METADATA],
+            unchanged=self.changes[Change.UNCHANGED],
+            deleted=self.changes[Change.DELETED],
+            stale=self.changes[Change.STALE],
+            bad=self.bad,
+            mended=self.mended,
+            chunks=self.chunks,
+            tokens=self.tokens,
+            partial=self.partial,
+            partitions=self.partitions,
+            bad_input=dict(sorted(self.bad_input.items())),
+        )
+
+    def _document(self, document: Document) -> None:
+        partition = document.partition
+        if partition not in self.partitions:
+            self._flush()
+            self.partitions[partition] = False
+            self._parts = None
+        earlier = self._batch.get(document.id)
+        if earlier is not None:
+            if not _is_newer(document, earlier):
+                self._duplicate(document)
+                return
+            self._flush()
+        self._batch[document.id] = document
+        self._characters += len(document.text)
+        if len(self._batch) >= _BATCH_DOCUMENTS or self._characters >= _BATCH_CHARACTERS:
+            self._flush()
+
+    def _duplicate(self, document: Document) -> None:
+        self._bad(
+            BadInput(
+                document.file,
+                document.line,
+                document.partition,
+                Reason.DUPLICATE_ID,
+                "this id was read before in this partition, and this version isn't newer",
+                "skipped; the first one stays",
+                document.id,
+            )
+        )
+
+    def _bad(self, bad: BadInput) -> None:
+        self._log.write(bad)
+        self.bad_input[bad.reason.value] += 1
+        if bad.kept:
+            self.mended += 1
+        elif bad.reason is not Reason.BLANK_LINE:
+            self.bad += 1
+            if bad.document_id is not None and bad.reason is not Reason.DUPLICATE_ID:
+                self._unread.append((bad.document_id, bad.partition))
+                if len(self._unread) >= _BATCH_DOCUMENTS:
+                    self._flush()
+
+    def _end(self, end: PartitionEnd) -> None:
+        self._flush()
+        self.partitions[end.partition] = end.whole
+        if self.partial or self._config.source.mode != "snapshot":
+            return
+        if end.whole:
+            self._view.close_partition(end.partition)
+        else:
+            log.warning(
+                "partition %s has records that couldn't be told apart: nothing is deleted from it; see "
+                "bad_input.jsonl of run %s",
+                end.partition,
+                self._run.run,
+            )
+
+    def _flush(self) -> None:
+        """Compare, chunk, key and write the batch, which is of one partition."""
+        if self._unread:
+            self._view.protect(self._unread)
+            self._unread = []
+        documents, self._batch, self._characters = list(self._batch.values()), {}, 0
+        if not documents:
+            return
+        heads = [metadata_of(document) for document in documents]
+        versions = [version_of(document, head) for document, head in zip(documents, heads, strict=True)]
+        judgements = self._view.judge(versions)
+        rows = ChunkRows(self._config, self._space_id, self._ranges, self._chunker)
+        seen: list[tuple[Incoming, Judgement, int]] = []
+        for document, head, version, judgement in zip(documents, heads, versions, judgements, strict=True):
+            if judgement.change is Change.DUPLICATE:
+                self._duplicate(document)
+                continue
+            self.documents += 1
+            self.changes[judgement.change] += 1
+            if judgement.change is not Change.STALE:
+                chunks = 0 if document.deleted else rows.add(document, head, version, store=judgement.store)
+                seen.append((version, judgement, chunks))
+        self._view.add(seen)
+        self._write(rows, documents[0].partition)
+
+    def _write(self, rows: ChunkRows, partition: str) -> None:
+        table, ranges, store = rows.table()
+        self.chunks += table.num_rows
+        self.tokens += int(np.sum(table["tokens"].to_numpy()))
+        self._rows.write(table, ranges)
+        stored = table.filter(pa.array(store))
+        if stored.num_rows:
+            if self._parts is None:
+                self._parts = self._stack.enter_context(
+                    ChunkParts(
+                        self._storage,
+                        self._config.corpus,
+                        self._config.chunking.fingerprint,
+                        partition,
+                        self._run.run,
+                    )
+                )
+            self._parts.write(stored)
+        now = time.monotonic()
+        if now - self._logged >= _LOG_SECONDS:
+            self._logged = now
+            log.info(
+                "%s documents, %s chunks, %.0f chunks/s, in partition %s",
+                f"{self.documents:,}",
+                f"{self.chunks:,}",
+                self.chunks / (now - self._started),
+                partition,
+            )
+
+    def _check_bad_share(self) -> None:
+        allowed = self._config.source.max_bad_share
+        total = self.documents + self.bad
+        if allowed is not None and total and self.bad > allowed * total:
+            where = self._storage.url(f"{self._run.uri}/bad_input.jsonl")
+            raise TooMuchBadInput(
+                f"{self.bad:,} of {total:,} records of {self._config.source.url} are unusable, more than "
+                f"source.max_bad_share {allowed:g} allows ({dict(self.bad_input)}); mend them, see {where}, "
+                "or raise the share"
+            )
+
+
+def _is_newer(one: Document, other: Document) -> bool:
+    return one.updated_at is not None and other.updated_at is not None and one.updated_at > other.updated_at
+
+
+def _limited(events: Iterator[Event], limit: int) -> Iterator[Event]:
+    """Events up to the last document allowed."""
+    left = limit
+    for event in events:
+        if isinstance(event, Document):
+            if left == 0:
+                return
+            left -= 1
+        yield event
+
+
+def _sampled(events: Iterator[Event], size: int) -> Iterator[Event]:
+    """All that isn't a document, then the `size` documents whose ids hash lowest, in reading order."""
+    chosen: list[tuple[int, int, Document]] = []
+    for order, event in enumerate(events):
+        if not isinstance(event, Document):
+            yield event
+            continue
+        rank = -int.from_bytes(content_hash(event.id.encode()), "little")
+        if len(chosen) < size:
+            heapq.heappush(chosen, (rank, -order, event))
+        elif size and (rank, -order) > chosen[0][:2]:
+            heapq.heapreplace(chosen, (rank, -order, event))
+    yield from (document for _, _, document in sorted(chosen, key=lambda entry: -entry[1]))

@@ -1,0 +1,183 @@
+"""The files that prepare writes: a run's rows by range of document id, chunk parts, bad input."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Any
+from urllib.parse import quote
+
+import numpy as np
+import numpy.typing as npt
+import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from include.contracts import RUN_ROW_SCHEMA, RunRef
+from include.corpora.records import BadInput
+from include.storage import Storage
+
+_BUFFERED_ROWS = 32_768  # over all ranges
+_ROWS_A_PART = 200_000
+
+#: Chunks as they are stored for good: `corpora/{corpus}/chunks/{chunking}/{partition}/{run}-NN.parquet`.
+#: A part may repeat what another has; a chunk is current where both hashes are the document table's.
+CHUNK_SCHEMA = pa.schema([field for field in RUN_ROW_SCHEMA if field.name not in ("key", "input")])
+
+#: What a run deleted: `rows/deleted.parquet`. `range` is the document's, as in `rows/range-NN.parquet`.
+_DELETED_FIELDS: list[pa.Field[Any]] = [
+    pa.field("document_id", pa.string(), nullable=False),
+    pa.field("deleted", pa.bool_(), nullable=False),
+    pa.field("range", pa.int32(), nullable=False),
+]
+DELETED_SCHEMA = pa.schema(_DELETED_FIELDS)
+
+
+def range_of(document_id: str, ranges: int) -> int:
+    """Which of `ranges` ranges a document is in, by the hash of its id."""
+    digest = hashlib.blake2b(document_id.encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") % ranges
+
+
+def range_path(run: RunRef, number: int) -> str:
+    """A range's rows, relative to the storage root."""
+    return f"{run.uri}/rows/range-{number:02d}.parquet"
+
+
+class _Files:
+    """Files that appear together, whole, when the block ends without an error."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Any:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self._finish()
+        self._stack.__exit__(kind, error, trace)
+
+    def _finish(self) -> None:
+        """Write what is still buffered."""
+
+
+class RangeRows(_Files):
+    """`rows/range-NN.parquet`, all of them, empty ranges included."""
+
+    def __init__(self, storage: Storage, run: RunRef, ranges: int) -> None:
+        super().__init__(storage)
+        self._writers = [
+            self._stack.enter_context(storage.parquet_writer(range_path(run, number), RUN_ROW_SCHEMA))
+            for number in range(ranges)
+        ]
+        self._waiting: list[list[pa.Table]] = [[] for _ in range(ranges)]
+        self._rows = [0] * ranges
+        self._group = max(256, _BUFFERED_ROWS // ranges)
+
+    def write(self, rows: pa.Table, ranges: npt.NDArray[np.int32]) -> None:
+        """Rows of RUN_ROW_SCHEMA; `ranges` has each row's range, shape (rows,)."""
+        order = np.argsort(ranges, kind="stable")
+        rows = rows.take(order)
+        bounds = np.searchsorted(ranges[order], np.arange(len(self._writers) + 1))
+        for number in np.unique(ranges).tolist():
+            start, end = int(bounds[number]), int(bounds[number + 1])
+            self._waiting[number].append(rows.slice(start, end - start))
+            self._rows[number] += end - start
+            if self._rows[number] >= self._group:
+                self._flush(number)
+
+    def _flush(self, number: int) -> None:
+        if self._waiting[number]:
+            self._writers[number].write_table(pa.concat_tables(self._waiting[number]).combine_chunks())
+        self._waiting[number] = []
+        self._rows[number] = 0
+
+    def _finish(self) -> None:
+        for number in range(len(self._writers)):
+            self._flush(number)
+
+
+class ChunkParts:
+    """A partition's chunk parts of one run; parts that an earlier try left over are removed."""
+
+    def __init__(self, storage: Storage, corpus: str, chunking: str, partition: str, run: str) -> None:
+        self._storage = storage
+        self._folder = f"corpora/{corpus}/chunks/{chunking}/{partition}"
+        self._name = f"{quote(run, safe=' =+@,')}-"
+        self._written: list[str] = []
+        self._part = ExitStack()
+        self._writer: pq.ParquetWriter | None = None
+        self._rows = 0
+
+    def write(self, rows: pa.Table) -> None:
+        """Add rows of RUN_ROW_SCHEMA or CHUNK_SCHEMA."""
+        if not rows.num_rows:
+            return
+        if self._writer is None:
+            path = f"{self._folder}/{self._name}{len(self._written):02d}.parquet"
+            self._writer = self._part.enter_context(self._storage.parquet_writer(path, CHUNK_SCHEMA))
+            self._written.append(path)
+        self._writer.write_table(rows.select(CHUNK_SCHEMA.names))
+        self._rows += rows.num_rows
+        if self._rows >= _ROWS_A_PART:
+            self._close_part()
+
+    def close(self) -> None:
+        """Complete the last part."""
+        self._close_part()
+        for path in self._storage.list(self._folder):
+            if path.startswith(f"{self._folder}/{self._name}") and path not in self._written:
+                self._storage.delete(path)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.close()
+        self._part.__exit__(kind, error, trace)
+
+    def __enter__(self) -> ChunkParts:
+        return self
+
+    def _close_part(self) -> None:
+        self._part.close()
+        self._writer = None
+        self._rows = 0
+
+
+class BadInputLog(_Files):
+    """`bad_input.jsonl`: one row a fault, in the order of reading."""
+
+    def __init__(self, storage: Storage, run: RunRef) -> None:
+        super().__init__(storage)
+        self._file = self._stack.enter_context(storage.open_write(f"{run.uri}/bad_input.jsonl"))
+
+    def write(self, bad: BadInput) -> None:
+        """Add one row."""
+        self._file.write(orjson.dumps(bad.as_dict()) + b"\n")
+
+
+class DeletedRows(_Files):
+    """`rows/deleted.parquet`, also where nothing was deleted."""
+
+    def __init__(self, storage: Storage, run: RunRef, ranges: int) -> None:
+        super().__init__(storage)
+        self._ranges = ranges
+        self._writer = self._stack.enter_context(
+            storage.parquet_writer(f"{run.uri}/rows/deleted.parquet", DELETED_SCHEMA)
+        )
+
+    def write(self, document_ids: Sequence[str]) -> None:
+        """Add these documents."""
+        columns: list[pa.Array[Any]] = [
+            pa.array(document_ids, pa.string()),
+            pa.array([True] * len(document_ids), pa.bool_()),
+            pa.array([range_of(document, self._ranges) for document in document_ids], pa.int32()),
+        ]
+        self._writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=DELETED_SCHEMA))
