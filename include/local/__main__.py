@@ -6,9 +6,10 @@ import argparse
 import signal
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
-from include.local.commands import cli, up
+from include.local.commands import STATE, cli, up
 from include.local.demo import demo
 from include.local.errors import ApiError, RunFailedError, StackError
 
@@ -20,6 +21,7 @@ class _TerminatedError(KeyboardInterrupt):
 def main() -> int:
     """Parse the command line and run one command; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m include.local", description=__doc__)
+    parser.add_argument("--state", type=Path, default=STATE, help="folder of its data (default: .local)")
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("up", help="start Airflow, PostgreSQL and the emulator; Ctrl-C stops all of it")
     commands.add_parser("demo", help="ingest the bundled corpus on that stack and ask it three questions")
@@ -30,10 +32,10 @@ def main() -> int:
         signal.signal(getattr(signal, name), _terminated)
     try:
         if options.command == "up":
-            return up()
+            return up(options.state)
         if options.command == "demo":
-            return demo()
-        return cli(options.arguments)
+            return demo(options.state)
+        return cli(options.arguments, options.state)
     except (StackError, RunFailedError, ApiError, subprocess.CalledProcessError) as error:
         print(f"\n{error}", file=sys.stderr)
         return 1

@@ -24,7 +24,7 @@ def say(text: str) -> None:
     print(f"{datetime.now().astimezone():%H:%M:%S}  {text}", flush=True)
 
 
-def up(state: Path = STATE) -> int:
+def up(state: Path) -> int:
     """Start everything, say where it is, and run until a signal or until a part ends by itself."""
     began = time.monotonic()
     options = StackOptions(state=state, airflow_port=AIRFLOW_PORT, emulator_port=EMULATOR_PORT, inherit=True)
@@ -37,7 +37,7 @@ def up(state: Path = STATE) -> int:
             time.sleep(1)
 
 
-def cli(arguments: Sequence[str], state: Path = STATE) -> int:
+def cli(arguments: Sequence[str], state: Path) -> int:
     """Run `python -m include.cli` on the stack's data; starts PostgreSQL and the emulator if need be."""
     environment = running_environment(state)
     if environment is not None:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
-from include.local.commands import AIRFLOW_PORT, DAG, EMULATOR_PORT, STATE, cli_process, run_cli, say
+from include.local.commands import AIRFLOW_PORT, DAG, EMULATOR_PORT, cli_process, run_cli, say
 from include.local.errors import RunFailedError
 from include.local.options import EmulatorOptions, StackOptions
 from include.local.stack import Stack
@@ -35,7 +35,7 @@ SUMMARY = {
 }
 
 
-def demo(state: Path = STATE) -> int:
+def demo(state: Path) -> int:
     """Run it; returns 0 where the run succeeded and every question found its topic.
 
     It always asks the emulator, whatever connections the caller's environment holds: it costs nothing.
@@ -56,7 +56,7 @@ def demo(state: Path = STATE) -> int:
         stack.api.trigger(DAG, run_id=run_id)
         say(f"triggered {DAG}, run {run_id}")
         stack.api.wait(DAG, run_id, RUN_SECONDS, progress=say)
-        folder = state / "storage" / "runs" / "initial_ingest" / CORPUS / run_id
+        folder = stack.state.storage / "runs" / "initial_ingest" / CORPUS / run_id
         print(f"\n{(folder / 'report.md').read_text(encoding='utf-8')}", flush=True)
         answered = [_ask(stack, question, topics) for question, topics in QUESTIONS.items()]
     report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
