@@ -164,7 +164,7 @@ def _expiry(fields: dict[str, str], purpose: str, now: float) -> float | None:
     if not seconds.isdigit() or not low <= int(seconds) <= high:
         raise ApiError(
             400,
-            f"Invalid 'expires_after.seconds': expected an integer from {low} to {high}, but got {seconds!r}.",
+            f"Invalid 'expires_after.seconds': expected {low} to {high}, but got {seconds!r}.",
             param="expires_after.seconds",
         )
     if fields.get("expires_after[anchor]") != "created_at":

@@ -60,12 +60,13 @@ def finished_by(record: BatchRecord, moment: float) -> int:
     work = record.work
     if record.wire["status"] == "validating":
         return 0
-    seconds = work["pace"]["batch_seconds"]
+    seconds = float(work["pace"]["batch_seconds"])
     if seconds <= 0 or record.wire["status"] == "finalizing":
         return int(work["requests"])
-    share = (min(moment, work["expires_at"]) - work["since"]) / seconds
+    share = float(min(moment, work["expires_at"]) - work["since"]) / seconds
     # The small term keeps 3 of 10 requests after 0.3 of the time from being 2.9999.
-    return max(0, min(int(work["requests"]), math.floor(work["requests"] * share + 1e-6)))
+    requests = int(work["requests"])
+    return max(0, min(requests, math.floor(requests * share + 1e-6)))
 
 
 def begin_cancelling(record: BatchRecord, clock: Clock) -> None:
@@ -99,7 +100,7 @@ class BatchLifecycle:
                 if manual:
                     return self._executor.chunk(record, self._unfinished(record, due))
                 continue
-            self._move(record, due if manual else now)
+            self._move(record, due if manual else None)
             return True
         worked = False
         for record in live:
@@ -125,11 +126,13 @@ class BatchLifecycle:
             return int(record.work["stop"] - record.work["done"])
         if record.wire["status"] != "in_progress":
             return 0
-        if self._clock.kind == "real" and moment >= record.work["expires_at"]:
+        told = "expire_at" in record.work["faults"]
+        if self._clock.kind == "real" and moment >= record.work["expires_at"] and not told:
+            # The window is over, however slow this machine is; a fault's share is kept exactly.
             return 0
         return int(finished_by(record, moment) - record.work["done"])
 
-    def _move(self, record: BatchRecord, at: float) -> None:
+    def _move(self, record: BatchRecord, due: float | None) -> None:
         # Reading the file takes seconds: outside the transaction, so that calls don't wait.
         verdict = self._validate(record) if record.wire["status"] == "validating" else None
         with self._store.transaction():
@@ -137,6 +140,8 @@ class BatchLifecycle:
             if fresh is None or fresh.wire["status"] != record.wire["status"]:
                 return
             record = fresh
+            # On a real clock the next state begins when the work of this one has ended.
+            at = self._clock.now() if due is None else due
             status = record.wire["status"]
             if verdict is not None:
                 self._validated(record, verdict, at)

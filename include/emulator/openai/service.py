@@ -14,6 +14,7 @@ from include.emulator.openai.batches import BatchApi
 from include.emulator.openai.embed import EmbeddingsEndpoint
 from include.emulator.openai.execute import Executor
 from include.emulator.openai.files import FileApi
+from include.emulator.openai.generate import GenerationEndpoint
 from include.emulator.openai.lifecycle import BatchLifecycle
 from include.emulator.openai.realtime import RealTimeApi
 from include.emulator.openai.results import Endpoint
@@ -31,6 +32,8 @@ class OpenAIService:
         self._faults = faults
         embedder = make_embedder(settings.embeddings)
         self._endpoints: dict[str, Endpoint] = {"/v1/embeddings": EmbeddingsEndpoint(settings, embedder)}
+        for url in ("/v1/chat/completions", "/v1/responses", "/v1/completions"):
+            self._endpoints[url] = GenerationEndpoint(url, settings, clock)
         executor = Executor(settings, store, faults, self._endpoints)
         self.lifecycle = BatchLifecycle(settings, clock, store, executor)
 
