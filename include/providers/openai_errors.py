@@ -87,8 +87,8 @@ def _translate(error: Exception, what: str) -> ProviderError | None:
         if _is_transport(cause) and type(cause).__name__ in _NEVER_SENT:
             return ProviderUnavailable(f"{text} (nothing was sent)")
         return ProviderUnknown(text)
-    if isinstance(error, openai.OpenAIError | ValueError):
-        # The SDK passes on what the JSON decoder raises for a body that isn't JSON.
+    if isinstance(error, openai.OpenAIError | ValueError | TypeError | AttributeError | KeyError):
+        # The SDK doesn't check a 200: what its decoder and models raise for any other body leaks.
         return ProviderUnknown(f"{what}: unreadable answer: {type(error).__name__}: {error}")
     return None
 
