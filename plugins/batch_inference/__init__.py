@@ -1,0 +1,1 @@
+"""Everything that imports Airflow: operators, the sensor, its triggers, connections, the DAG factory."""

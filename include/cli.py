@@ -1,0 +1,184 @@
+"""The command line: `python -m include.cli --help`. Looks at the ledger, asks an index, cancels.
+
+It reads the settings `AIRFLOW__BATCH_INFERENCE__*` and the connections `AIRFLOW_CONN_*` of its
+environment.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable, Iterable
+from datetime import datetime
+from functools import wraps
+from typing import Annotated, Any, ParamSpec, TypeVar
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from include.errors import BatchInferenceError
+from include.settings import load_settings
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__, pretty_exceptions_enable=False)
+console = Console(highlight=False, soft_wrap=True)
+
+
+def errors_in_words(function: Callable[P, R]) -> Callable[P, R]:
+    """An error of ours is one line and exit code 1, not a traceback."""
+
+    @wraps(function)
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return function(*args, **kwargs)
+        except BatchInferenceError as error:
+            print(f"{type(error).__name__}: {error}", file=sys.stderr)
+            raise typer.Exit(1) from None
+
+    return wrapped
+
+
+def show(title: str, columns: Iterable[str], rows: Iterable[Iterable[Any]]) -> None:
+    """Print a table."""
+    table = Table(title=title, title_justify="left")
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    for row in rows:
+        table.add_row(*(_text(value) for value in row))
+    console.print(table)
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, datetime):
+        return value.strftime("%Y-%m-%d %H:%M:%S")
+    if isinstance(value, float):
+        return f"{value:.6f}"
+    return str(value)
+
+
+@app.callback()
+def main(verbose: Annotated[bool, typer.Option(help="Show the log.")] = False) -> None:
+    logging.basicConfig(
+        level=logging.INFO if verbose else logging.WARNING, format="%(levelname)s %(name)s: %(message)s"
+    )
+
+
+@app.command()
+@errors_in_words
+def migrate() -> None:
+    """Bring the ledger's schema to this version."""
+    from include.ledger.connect import migrate as run
+
+    applied = run(load_settings().ledger_url)
+    print("\n".join(f"applied {name}" for name in applied) or "the ledger is up to date")
+
+
+@app.command("sample-documents")
+@errors_in_words
+def sample_documents() -> None:
+    """Write the bundled corpus's documents (Python's help topics) to the storage root."""
+    from include.corpora.python_docs import write_documents
+    from include.storage import Storage
+
+    storage = Storage(load_settings().storage_root)
+    for file in write_documents(storage):
+        print(storage.url(file))
+
+
+@app.command()
+@errors_in_words
+def ask(
+    question: Annotated[str, typer.Argument(help="A question in plain words.")],
+    corpus: Annotated[str, typer.Option(help="The corpus to ask.")] = "python_docs",
+    k: Annotated[int, typer.Option(help="How many hits.", min=1)] = 3,
+) -> None:
+    """Search the live index of a corpus, as an application would."""
+    from include.workloads.asking import ask as run
+    from include.workloads.clients import services
+
+    for rank, hit in enumerate(run(services(), corpus, question, k), 1):
+        title = hit.metadata.get("title") or hit.document_id
+        print(f"{rank}. {title} [{hit.document_id}] score {hit.score:.3f}")
+        text = " ".join(hit.text.split())
+        print(f"   {text[:200]}{'…' if len(text) > 200 else ''}")
+        if hit.metadata.get("url"):
+            print(f"   {hit.metadata['url']}")
+
+
+@app.command()
+@errors_in_words
+def runs(
+    corpus: Annotated[str | None, typer.Option(help="Only this corpus.")] = None,
+    limit: Annotated[int, typer.Option(min=1)] = 20,
+) -> None:
+    """List the runs, newest first."""
+    from include.batches import runs as ledger_runs
+    from include.ledger.connect import connect
+
+    with connect(load_settings().ledger_url) as connection:
+        found = ledger_runs.recent(connection, corpus=corpus, limit=limit)
+    show(
+        "Runs",
+        ("run", "state", "estimated $", "started", "finished"),
+        ((r.run, r.state, r.estimated_usd, r.started_at, r.finished_at) for r in found),
+    )
+
+
+@app.command("run")
+@errors_in_words
+def show_run(run: Annotated[str, typer.Argument(help="A run, as `runs` names it.")]) -> None:
+    """Show one run: what each step reported, and its shards."""
+    from include.batches import runs as ledger_runs
+    from include.batches import submissions
+    from include.ledger.connect import connect
+
+    with connect(load_settings().ledger_url) as connection:
+        found = ledger_runs.get(connection, run)
+        listed = submissions.listed_by(connection, run)
+    show("Steps", ("step", "counts"), sorted(found.counts.items()))
+    show(
+        "Submissions of its shards",
+        ("submission", "shard", "attempt", "state", "status", "batch", "why"),
+        ((s.id, s.shard[:12], s.attempt, s.state, s.provider_status, s.batch_id, s.reason) for s in listed),
+    )
+
+
+@app.command("submissions")
+@errors_in_words
+def show_submissions(
+    run: Annotated[str, typer.Argument(help="The run that pays for them.")],
+) -> None:
+    """List the submissions that a run pays for, with their cost."""
+    from include.batches import submissions
+    from include.ledger.connect import connect
+
+    with connect(load_settings().ledger_url) as connection:
+        found = submissions.of_run(connection, run)
+    show(
+        "Submissions",
+        ("submission", "shard", "attempt", "state", "lines", "batch", "created", "ended", "cost $", "why"),
+        (
+            (
+                s.id,
+                s.shard[:12],
+                s.attempt,
+                s.state,
+                s.lines,
+                s.batch_id,
+                s.created_at,
+                s.ended_at,
+                s.cost_usd,
+                s.reason,
+            )
+            for s in found
+        ),
+    )
+
+
+if __name__ == "__main__":
+    app()

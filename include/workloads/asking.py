@@ -1,0 +1,37 @@
+"""Ask a corpus a question as an application would: pointer, embedding, search.
+
+This is also the reader's code in short: read `live.json`, embed the question with the model that
+the pointer names, query the physical index it names.
+"""
+
+from __future__ import annotations
+
+from include.contracts import Hit, OutcomeClass, Space, Vector
+from include.errors import ProviderUnavailable
+from include.indexes.live import LivePointer, read_pointer
+from include.workloads.services import Services
+
+
+def ask(services: Services, corpus: str, question: str, k: int) -> list[Hit]:
+    """The k nearest chunks of the live index to a question, best first."""
+    pointer = read_pointer(services.storage, corpus)
+    store = services.store(pointer.store, pointer.store_url)
+    return store.search(pointer.index, embed(services, pointer, question), k)
+
+
+def embed(services: Services, pointer: LivePointer, question: str) -> Vector:
+    """The question's vector, shape (dimensions,): one real-time call to the index's own model."""
+    endpoint = services.endpoint(pointer.provider, pointer.connection)
+    space = Space(
+        protocol=pointer.provider,
+        service=endpoint.service,
+        endpoint=pointer.endpoint,
+        model=pointer.model,
+        params={"dimensions": pointer.dimensions},
+    )
+    outcome = endpoint.provider.probe(space, question)
+    if outcome.cls is not OutcomeClass.SUCCEEDED or isinstance(outcome.values[0], str):
+        raise ProviderUnavailable(
+            f"the question couldn't be embedded with {pointer.model}: {outcome.code} {outcome.message}"
+        )
+    return outcome.values[0]

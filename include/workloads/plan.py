@@ -1,0 +1,138 @@
+"""The plan of a run: everything decided at its start, frozen in `plan.json`.
+
+A run lives up to a day and outlives deployments. `prepare` resolves the corpus, the model and the
+index once; every later step reads that, so what one version submitted the next version lands.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import pendulum
+
+from include.contracts import JSON, RunRef, Space
+from include.corpora.config import CorpusConfig
+from include.errors import StorageError
+from include.storage import Storage
+
+PLAN_FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A data interval, ISO 8601: from `start`, up to but without `end`."""
+
+    start: str
+    end: str
+
+    def days(self) -> tuple[str, ...]:
+        """The partitions of this window, `YYYY-MM-DD`: the day it begins on, and each day after.
+
+        A nightly run from 02:00 to 02:00 belongs to the day it began on alone.
+        """
+        moment, end = _parse(self.start), _parse(self.end)
+        days = []
+        while moment < end:
+            days.append(moment.format("YYYY-MM-DD"))
+            moment = moment.add(days=1)
+        return tuple(days)
+
+
+def _parse(text: str) -> pendulum.DateTime:
+    parsed = pendulum.parse(text)
+    assert isinstance(parsed, pendulum.DateTime)
+    return parsed.in_timezone("UTC")
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What the trigger form, the schedule or a backfill asked for."""
+
+    window: Window | None = None
+    partitions: tuple[str, ...] | None = None
+    sample: int | None = None
+    limit: int | None = None
+    dry_run: bool = False
+    budget_usd: float | None = None
+    priority: int = 0
+    approve: bool = False
+
+    def wanted_partitions(self) -> tuple[str, ...] | None:
+        """The partitions this run may see; None means all. A named one beats the window."""
+        if self.partitions is not None:
+            return self.partitions
+        return None if self.window is None else self.window.days()
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The frozen plan. `config` is the corpus as it was resolved, as plain data."""
+
+    run: str
+    workload: str
+    corpus: str
+    request: Request
+    config: dict[str, Any]
+    space: dict[str, Any]
+    space_id: str
+    account: str
+    version: str
+    deployment: str
+    created_at: str
+    disagreements: tuple[str, ...] = ()
+    prepared: dict[str, JSON] = field(default_factory=dict)
+    format: int = PLAN_FORMAT
+
+    def corpus_config(self) -> CorpusConfig:
+        """The corpus's configuration as it was when the run began."""
+        return CorpusConfig.from_plan(self.config)
+
+    def space_of(self) -> Space:
+        """The space that this run's items live in."""
+        known = self.space
+        return Space(
+            protocol=known["protocol"],
+            service=known["service"],
+            endpoint=known["endpoint"],
+            model=known["model"],
+            params=known["params"],
+        )
+
+    def partitions(self) -> dict[str, bool]:
+        """The partitions that the run saw, and of each whether it read it whole."""
+        found = self.prepared.get("partitions")
+        return dict(found) if isinstance(found, dict) else {}
+
+    @property
+    def whole(self) -> bool:
+        """Whether the run saw all documents of its partitions; else it deletes and publishes nothing."""
+        return self.request.sample is None and self.request.limit is None
+
+    def save(self, storage: Storage, ref: RunRef) -> None:
+        """Write `plan.json`."""
+        storage.write_json(f"{ref.uri}/plan.json", asdict(self))
+
+    @classmethod
+    def load(cls, storage: Storage, uri: str) -> Plan:
+        """Read a run's plan. Raises StorageError when it has none.
+
+        Fields that a later version added are ignored, so that an earlier one can still land.
+        """
+        path = f"{uri}/plan.json"
+        if not storage.exists(path):
+            raise StorageError(
+                f"{storage.url(path)} isn't there: `prepare` never finished in this run; clear it"
+            )
+        data = storage.read_json(path)
+        request = data["request"]
+        known = set(cls.__dataclass_fields__) & set(data)
+        values = {name: data[name] for name in known}
+        fields = set(Request.__dataclass_fields__) & set(request)
+        asked = {name: request[name] for name in fields}
+        asked["window"] = Window(**asked["window"]) if asked.get("window") else None
+        if asked.get("partitions") is not None:
+            asked["partitions"] = tuple(asked["partitions"])
+        values["request"] = Request(**asked)
+        values["disagreements"] = tuple(values.get("disagreements", ()))
+        return cls(**values)

@@ -1,0 +1,194 @@
+"""The report of a run: what was read, sent, landed and spent, and where everything lies.
+
+Written to the run's folder as `report.md` for people and `report.json` for programs.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from include.batches import runs, submissions
+from include.batches.runs import RunRow
+from include.batches.submissions import SubmissionRow
+from include.contracts import RunRef, Usage
+from include.reference import price_for
+from include.storage import Storage
+from include.workloads.plan import Plan
+from include.workloads.services import Services
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The figures of one run. Dollars are list prices; `saved` is against real-time prices."""
+
+    run: str
+    corpus: str
+    workload: str
+    state: str
+    partitions: int = 0
+    documents_read: int = 0
+    documents_new: int = 0
+    documents_changed: int = 0
+    documents_unchanged: int = 0
+    documents_deleted: int = 0
+    documents_bad: int = 0
+    chunks: int = 0
+    items: int = 0
+    requests_reused: int = 0
+    requests_joined: int = 0
+    requests_sent: int = 0
+    second_attempts: int = 0
+    requests_landed: int = 0
+    dead_letters: int = 0
+    batches: int = 0
+    chunks_indexed: int = 0
+    chunks_deleted: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    dollars_estimated: float = 0.0
+    dollars_spent: float = 0.0
+    dollars_saved: float = 0.0
+    published: str = ""
+    models_named: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    places: dict[str, str] = field(default_factory=dict)
+
+
+def places(storage: Storage, ref: RunRef, plan: Plan | None) -> dict[str, str]:
+    """Where a person finds what the run made."""
+    found = {"run": storage.url(ref.uri), "report": storage.url(f"{ref.uri}/report.md")}
+    if plan is not None:
+        found["results"] = storage.url(f"spaces/{plan.space_id}/results")
+        found["index"] = f"{plan.corpus_config().index.store}: {plan.version}"
+        found["live"] = storage.url(f"corpora/{plan.corpus}/live.json")
+    return found
+
+
+def write(storage: Storage, ref: RunRef, report: Report) -> None:
+    """Write `report.json` and `report.md` to the run's folder."""
+    storage.write_json(f"{ref.uri}/report.json", asdict(report))
+    storage.write_bytes(f"{ref.uri}/report.md", markdown(report).encode())
+
+
+def rows(report: Report) -> list[tuple[str, str]]:
+    """The report's figures with their names, in reading order."""
+    return [
+        ("documents read", f"{report.documents_read:,} in {report.partitions:,} partitions"),
+        (
+            "of them",
+            f"{report.documents_new:,} new, {report.documents_changed:,} changed, "
+            f"{report.documents_unchanged:,} unchanged, {report.documents_deleted:,} deleted, "
+            f"{report.documents_bad:,} refused",
+        ),
+        ("chunks", f"{report.chunks:,}"),
+        ("requests wanted", f"{report.items:,}"),
+        ("requests reused", f"{report.requests_reused:,}"),
+        ("requests in flight elsewhere", f"{report.requests_joined:,}"),
+        ("requests sent", f"{report.requests_sent:,} in {report.batches:,} batches"),
+        ("of them second attempts", f"{report.second_attempts:,}"),
+        ("requests landed", f"{report.requests_landed:,}"),
+        ("dead letters", f"{report.dead_letters:,}"),
+        ("chunks indexed", f"{report.chunks_indexed:,}"),
+        ("chunks removed", f"{report.chunks_deleted:,}"),
+        ("tokens", f"{report.input_tokens:,} in, {report.output_tokens:,} out"),
+        ("dollars estimated", f"{report.dollars_estimated:.6f}"),
+        ("dollars spent", f"{report.dollars_spent:.6f}"),
+        ("dollars saved", f"{report.dollars_saved:.6f} against real-time prices"),
+        ("model named by the service", ", ".join(report.models_named) or "none"),
+        ("index", report.published or "unchanged"),
+    ]
+
+
+def markdown(report: Report) -> str:
+    """The report for people."""
+    lines = [f"# {report.workload} of {report.corpus}: {report.state}", "", f"Run `{report.run}`.", ""]
+    lines += ["| what | how much |", "|---|---|"]
+    lines += [f"| {name} | {value} |" for name, value in rows(report)]
+    if report.notes:
+        lines += ["", "## Notes", *(f"- {note}" for note in report.notes)]
+    lines += ["", "## Where everything lies", *(f"- {name}: `{at}`" for name, at in report.places.items())]
+    return "\n".join(lines) + "\n"
+
+
+def merged(counts: Mapping[str, Any], step: str, name: str, default: Any = 0) -> Any:
+    """A figure that a step recorded, or the default where it never ran."""
+    return (counts.get(step) or {}).get(name, default)
+
+
+def _sum(found: Iterable[Mapping[str, Any]], name: str) -> int:
+    return sum(int(counts.get(name) or 0) for counts in found)
+
+
+def finish(services: Services, ref: RunRef) -> Report:
+    """Gather the run's figures from the ledger, write its report, and log it."""
+    storage = services.storage
+    plan = Plan.load(storage, ref.uri) if storage.exists(f"{ref.uri}/plan.json") else None
+    with services.ledger() as connection:
+        row = runs.get(connection, ref.run)
+        if row.state == "running":
+            runs.finish(connection, ref.run, "failed")
+            row = runs.get(connection, ref.run)
+        paid = submissions.of_run(connection, ref.run)
+    report = gather(row, paid, plan, places(storage, ref, plan))
+    write(storage, ref, report)
+    for name, value in rows(report):
+        log.info("%s: %s", name, value)
+    return report
+
+
+def gather(row: RunRow, paid: list[SubmissionRow], plan: Plan | None, where: dict[str, str]) -> Report:
+    """A run's figures: what its steps reported, and what its submissions cost."""
+    counts: dict[str, dict[str, Any]] = {step: dict(found) for step, found in row.counts.items()}
+    landed = [submission for submission in paid if submission.landed_at is not None]
+    usage = sum((_usage(submission) for submission in landed), Usage())
+    space = plan.space_of() if plan else None
+    price = price_for(space.protocol, space.model) if space else None
+    spent = sum(submission.cost_usd or 0.0 for submission in landed)
+    saved = (price.cost(usage, batch=False) - spent) if price else 0.0
+    upserts = [found for step, found in counts.items() if step.startswith("upsert ")]
+    notes = list(plan.disagreements) if plan else []
+    published = str(merged(counts, "publish", "reason", ""))
+    if not landed and price is None and merged(counts, "pack", "sent"):
+        notes.append("no price is known for this model; see include/config/prices.yaml")
+    return Report(
+        run=row.run,
+        corpus=row.corpus,
+        workload=row.workload,
+        state=row.state,
+        partitions=len(merged(counts, "prepare", "partitions", {})),
+        documents_read=merged(counts, "prepare", "read"),
+        documents_new=merged(counts, "prepare", "new"),
+        documents_changed=merged(counts, "prepare", "changed"),
+        documents_unchanged=merged(counts, "prepare", "unchanged"),
+        documents_deleted=merged(counts, "prepare", "deleted"),
+        documents_bad=merged(counts, "prepare", "bad"),
+        chunks=merged(counts, "prepare", "chunks"),
+        items=merged(counts, "reconcile", "items", merged(counts, "estimate", "items")),
+        requests_reused=merged(counts, "reconcile", "reused", merged(counts, "estimate", "reused")),
+        requests_joined=merged(counts, "pack", "joined"),
+        requests_sent=merged(counts, "pack", "sent"),
+        second_attempts=merged(counts, "pack_retry", "sent"),
+        requests_landed=_sum((submission.counts for submission in landed), "succeeded"),
+        dead_letters=merged(counts, "reconcile", "dead_lettered"),
+        batches=sum(1 for submission in paid if submission.batch_id is not None),
+        chunks_indexed=_sum(upserts, "upserted"),
+        chunks_deleted=_sum(upserts, "deleted"),
+        input_tokens=usage.input,
+        output_tokens=usage.output,
+        dollars_estimated=row.estimated_usd or 0.0,
+        dollars_spent=spent,
+        dollars_saved=saved,
+        published=published,
+        notes=tuple(notes),
+        places=where,
+    )
+
+
+def _usage(submission: SubmissionRow) -> Usage:
+    known: dict[str, Any] = dict(submission.usage)
+    return Usage(**{name: int(known.get(name) or 0) for name in Usage.__dataclass_fields__})

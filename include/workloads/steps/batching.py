@@ -1,0 +1,173 @@
+"""The steps that spend: pack what is missing into shards, submit each once, watch, land, and once more."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import asdict
+from typing import Any
+
+from include.batches import land as landing
+from include.batches import pack as packing
+from include.batches import retry as retrying
+from include.batches import runs, shards, submissions
+from include.batches import submit as submitting
+from include.batches import watch as watching
+from include.contracts import RunRef
+from include.indexes import versions
+from include.ledger.connect import Connection
+from include.reference import limits_for, price_for
+from include.workloads.plan import Plan
+from include.workloads.services import Endpoint, Services
+from include.workloads.steps.shared import FIRST, SECOND, parts, rows_of, shards_of, working_plan
+
+log = logging.getLogger(__name__)
+
+
+def pack(services: Services, ref: RunRef) -> list[str]:
+    """Register the shards of what has no result and isn't in flight; returns the parts to map over."""
+    plan = working_plan(services, ref)
+    space, config = plan.space_of(), plan.corpus_config()
+    endpoint = services.endpoint(config.embedding.provider, config.embedding.connection)
+    with services.ledger() as connection:
+        report = packing.pack(
+            connection,
+            services.storage,
+            endpoint.provider,
+            space,
+            limits_for(space.protocol, space.endpoint, space.model, account=endpoint.account),
+            run=ref,
+            rows=rows_of(services, ref),
+            account=endpoint.account,
+            deployment=plan.deployment,
+            inputs_per_line=config.embedding.inputs_per_line,
+        )
+        counts = asdict(report)
+        counts["shards"] = len(report.shards)
+        runs.record(connection, ref.run, "pack", counts)
+    log.info("Packed: %s", counts)
+    return parts(len(report.shards), FIRST)
+
+
+def pack_retry(services: Services, ref: RunRef) -> list[str]:
+    """Pack the run's retryable and invalid items together, for their second attempt."""
+    plan = working_plan(services, ref)
+    space, config = plan.space_of(), plan.corpus_config()
+    endpoint = services.endpoint(config.embedding.provider, config.embedding.connection)
+    with services.ledger() as connection:
+        report = retrying.pack_retry(
+            connection,
+            services.storage,
+            endpoint.provider,
+            space,
+            limits_for(space.protocol, space.endpoint, space.model, account=endpoint.account),
+            run=ref,
+            rows=rows_of(services, ref),
+            account=endpoint.account,
+            deployment=plan.deployment,
+        )
+        counts = asdict(report)
+        counts["shards"] = len(report.shards)
+        runs.record(connection, ref.run, "pack_retry", counts)
+    log.info("Packed again: %s", counts)
+    return parts(len(report.shards), SECOND)
+
+
+def submit(services: Services, ref: RunRef, part: str) -> dict[str, Any] | None:
+    """Submit the part's shards, each once. Returns why and how long to wait, or None when all are in."""
+    plan = Plan.load(services.storage, ref.uri)
+    config = plan.corpus_config()
+    endpoint = services.endpoint(config.embedding.provider, config.embedding.connection)
+    waiting: submitting.Waiting | None = None
+    with services.ledger() as connection:
+        listed = shards_of(connection, ref, part)
+        for entry in listed:
+            step = _submit(services, connection, plan, ref, endpoint, entry)
+            if isinstance(step, submitting.Waiting) and (waiting is None or step.seconds < waiting.seconds):
+                waiting = step
+    if waiting is None:
+        log.info("%s: all %d shards are submitted", part, len(listed))
+        return None
+    return {"seconds": waiting.seconds, "reason": waiting.reason}
+
+
+def _submit(
+    services: Services,
+    connection: Connection,
+    plan: Plan,
+    ref: RunRef,
+    endpoint: Endpoint,
+    entry: shards.ListedShard,
+) -> submitting.Submitted | submitting.Waiting:
+    space = plan.space_of()
+    return submitting.submit(
+        connection,
+        services.storage,
+        endpoint.provider,
+        limits_for(space.protocol, space.endpoint, space.model, account=endpoint.account),
+        entry.shard.id,
+        entry.attempt,
+        run=ref.run,
+        settings=services.settings,
+        price=price_for(space.protocol, space.model),
+    )
+
+
+def watch(services: Services, ref: RunRef, part: str) -> dict[str, Any] | None:
+    """Record what the provider says of the part's batches; what is still to wait for, or None.
+
+    A batch that never ran because the account's queue was full is submitted again from here.
+    """
+    plan = Plan.load(services.storage, ref.uri)
+    config = plan.corpus_config()
+    endpoint = services.endpoint(config.embedding.provider, config.embedding.connection)
+    pending: list[str] = []
+    seconds: float | None = None
+    with services.ledger() as connection:
+        for entry in shards_of(connection, ref, part):
+            step = _submit(services, connection, plan, ref, endpoint, entry)
+            if isinstance(step, submitting.Waiting):
+                seconds = min(seconds or step.seconds, step.seconds)
+                log.info("Shard %s waits: %s", entry.shard.id, step.reason)
+                continue
+            row = submissions.by_id(connection, step.id)
+            seen = watching.look(connection, endpoint.provider, row, settings=services.settings)
+            if seen is watching.Seen.AGAIN:
+                seconds = min(
+                    seconds or services.settings.admission_seconds, services.settings.admission_seconds
+                )
+            elif not seen:
+                assert row.batch_id is not None
+                pending.append(row.batch_id)
+    if not pending and seconds is None:
+        return None
+    return {
+        "provider": config.embedding.provider,
+        "connection": config.embedding.connection,
+        "batch_ids": pending,
+        "seconds": seconds,
+    }
+
+
+def land(services: Services, ref: RunRef, part: str) -> None:
+    """Judge every line of the part's batches, and store what was paid for."""
+    plan = Plan.load(services.storage, ref.uri)
+    space, config = plan.space_of(), plan.corpus_config()
+    endpoint = services.endpoint(config.embedding.provider, config.embedding.connection)
+    with services.ledger() as connection:
+        for entry in shards_of(connection, ref, part):
+            report = landing.land(
+                connection,
+                services.storage,
+                endpoint.provider,
+                space,
+                price_for(space.protocol, space.model),
+                entry.shard.id,
+                entry.attempt,
+                dimensions=_dimensions(connection, plan),
+            )
+            log.info("Landed shard %s: %s", entry.shard.id, report)
+
+
+def _dimensions(connection: Connection, plan: Plan) -> int | None:
+    version = versions.find(connection, plan.version)
+    return version.dimensions if version else None

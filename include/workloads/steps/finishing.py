@@ -1,0 +1,119 @@
+"""The steps after the batches: bury what failed, write the index, account for all, publish, report."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from dataclasses import asdict
+
+from include.batches import bury as burying
+from include.batches import reconcile as reconciling
+from include.batches import runs
+from include.contracts import RunRef
+from include.indexes import publish as publishing
+from include.indexes import upsert as upserting
+from include.indexes import versions
+from include.indexes.live import LivePointer
+from include.workloads import report as reporting
+from include.workloads.plan import Plan
+from include.workloads.services import Services
+from include.workloads.steps.shared import NothingToDo, rows_of, working_plan
+
+log = logging.getLogger(__name__)
+
+
+def dead_letters(services: Services, ref: RunRef) -> None:
+    """Bury what still fails, and close the letters that have an answer by now."""
+    plan = working_plan(services, ref)
+    with services.ledger() as connection:
+        report = burying.bury(
+            connection, services.storage, plan.space_of(), run=ref, rows=rows_of(services, ref)
+        )
+        runs.record(connection, ref.run, "dead_letters", asdict(report))
+    log.info("Dead letters: %s", report)
+
+
+def upsert(services: Services, ref: RunRef, part: str) -> None:
+    """Write the rows of some ranges whose results exist to the index, and remove what they replace."""
+    plan = working_plan(services, ref)
+    config = plan.corpus_config()
+    first, last = (int(number) for number in part.split("-"))
+    store = services.store(config.index.store, config.index.url)
+    with services.ledger() as connection:
+        version = versions.find(connection, plan.version)
+        if version is None:
+            raise NothingToDo("nothing was ever embedded for this index")
+        store.ensure(version.spec)
+        total: Counter[str] = Counter()
+        for number in range(first, last + 1):
+            report = upserting.upsert(
+                connection,
+                services.storage,
+                store,
+                run=ref,
+                version=plan.version,
+                space_id=plan.space_id,
+                dimensions=version.dimensions,
+                rows=f"{ref.uri}/rows/range-{number:02d}.parquet",
+                corpus=plan.corpus,
+            )
+            total.update({name: value for name, value in asdict(report).items() if isinstance(value, int)})
+            log.info("Range %d of %d-%d: %s", number, first, last, report)
+        runs.record(connection, ref.run, f"upsert {part}", dict(total))
+
+
+def reconcile(services: Services, ref: RunRef) -> None:
+    """Account for every item: reused, succeeded or dead-lettered, or the run fails."""
+    plan = Plan.load(services.storage, ref.uri)
+    with services.ledger() as connection:
+        if plan.request.dry_run:
+            runs.record(connection, ref.run, "reconcile", {"dry_run": True})
+            runs.finish(connection, ref.run, "dry_run")
+            return
+        accounts = reconciling.reconcile(
+            connection, services.storage, plan.space_of(), run=ref, rows=rows_of(services, ref)
+        )
+        runs.record(connection, ref.run, "reconcile", asdict(accounts))
+    log.info("Accounts: %s", accounts)
+
+
+def publish(services: Services, ref: RunRef) -> None:
+    """Send readers to the new index where it's whole and sound; else say what is still missing."""
+    plan = working_plan(services, ref)
+    config = plan.corpus_config()
+    with services.ledger() as connection:
+        version = versions.find(connection, plan.version)
+        if version is None:
+            runs.finish(connection, ref.run, "succeeded")
+            raise NothingToDo("nothing was ever embedded for this index")
+        space = plan.space_of()
+        report = publishing.publish(
+            connection,
+            services.storage,
+            corpus=plan.corpus,
+            version=plan.version,
+            pointer=LivePointer(
+                index=plan.version,
+                store=config.index.store,
+                store_url=config.index.url,
+                model=space.model,
+                dimensions=version.dimensions,
+                space=space.id,
+                chunking=config.chunking.fingerprint,
+                provider=config.embedding.provider,
+                endpoint=space.endpoint,
+                connection=config.embedding.connection,
+                run=ref.run,
+            ),
+            covered=[name for name, whole in plan.partitions().items() if whole],
+            known=list(plan.partitions()),
+            whole=plan.whole,
+        )
+        runs.record(connection, ref.run, "publish", asdict(report))
+        runs.finish(connection, ref.run, "succeeded")
+    log.info("Publish: %s", report.reason)
+
+
+def report(services: Services, ref: RunRef) -> None:
+    """Write the run's report, whatever happened before."""
+    reporting.finish(services, ref)

@@ -1,0 +1,215 @@
+"""The steps before any money is spent: read, estimate, ask, prove."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import asdict
+
+import pendulum
+
+from include.batches import pack as packing
+from include.batches import runs, spaces
+from include.contracts import JSON, OutcomeClass, RunRef, Usage
+from include.corpora import prepare as preparing
+from include.corpora.config import CorpusConfig, load_all
+from include.errors import BudgetExceeded, ConfigError, ProviderRefused
+from include.indexes import versions
+from include.ledger import clock
+from include.ledger.connect import Connection
+from include.reference import price_for
+from include.workloads.plan import Plan, Request
+from include.workloads.services import Services
+from include.workloads.steps.shared import RANGES, rows_of, upsert_parts, working_plan
+from include.workloads.targets import resolve
+
+log = logging.getLogger(__name__)
+
+PROBE_TEXT = "The quick brown fox jumps over the lazy dog."
+PROOF_HOURS = 24.0
+"""A space that a probe proved within this time isn't probed again."""
+
+
+def prepare(services: Services, ref: RunRef, request: Request) -> list[str]:
+    """Freeze the plan, read the sources, write the run's rows; returns the parts of `upsert`."""
+    storage = services.storage
+    config = load_config(services, ref.corpus)
+    with services.ledger() as connection:
+        target = resolve(services, connection, config)
+        spaces.ensure(connection, target.space)
+        budget = request.budget_usd if request.budget_usd is not None else config.budget.run_usd
+        runs.create(
+            connection,
+            ref,
+            plan_uri=f"{ref.uri}/plan.json",
+            space=target.space.id,
+            priority=request.priority,
+            budget_usd=budget,
+        )
+        wanted = request.wanted_partitions()
+        report = preparing.prepare(
+            connection,
+            storage,
+            target.config,
+            run=ref,
+            space_id=target.space.id,
+            partitions=None if wanted is None else list(wanted),
+            sample=request.sample,
+            limit=request.limit,
+            ranges=RANGES,
+        )
+        counts = asdict(report)
+        Plan(
+            run=ref.run,
+            workload=ref.workload,
+            corpus=ref.corpus,
+            request=request,
+            config=target.config.to_plan(),
+            space=target.space.describe(),
+            space_id=target.space.id,
+            account=target.endpoint.account,
+            version=target.version,
+            deployment=services.settings.deployment,
+            created_at=str(runs.get(connection, ref.run).started_at),
+            disagreements=target.disagreements,
+            prepared=counts,
+        ).save(storage, ref)
+        runs.record(connection, ref.run, "prepare", counts)
+    log.info("Prepared: %s", counts)
+    return upsert_parts(report.chunks)
+
+
+def estimate(services: Services, ref: RunRef) -> None:
+    """Say what the run will send and cost, and fail where that passes its budget."""
+    plan = Plan.load(services.storage, ref.uri)
+    space = plan.space_of()
+    with services.ledger() as connection:
+        found = packing.preview(connection, services.storage, space, run=ref, rows=rows_of(services, ref))
+        price = price_for(space.protocol, space.model)
+        usage = Usage(input=found.tokens)
+        dollars = price.cost(usage, batch=True) if price else None
+        real_time = price.cost(usage, batch=False) if price else None
+        row = runs.get(connection, ref.run)
+        counts: dict[str, JSON] = {
+            "rows": found.rows,
+            "items": found.items,
+            "reused": found.reused,
+            "in_flight": found.in_flight,
+            "blocked": found.blocked,
+            "to_send": found.missing,
+            "tokens": found.tokens,
+            "dollars": dollars,
+            "dollars_real_time": real_time,
+        }
+        runs.record(connection, ref.run, "estimate", counts)
+        if dollars is not None:
+            runs.record_estimate(connection, ref.run, dollars)
+    log.info("Estimate: %s", counts)
+    if dollars is None:
+        log.warning(
+            "No price is known for %s model %s: add it to include/config/prices.yaml",
+            space.protocol,
+            space.model,
+        )
+        if row.budget_usd is not None and found.missing:
+            raise BudgetExceeded(
+                f"the run has a budget of ${row.budget_usd:.2f} and the price of {space.model} isn't known: "
+                "add it to include/config/prices.yaml, or run without a budget"
+            )
+    elif row.budget_usd is not None and dollars > row.budget_usd:
+        raise BudgetExceeded(
+            f"sending {found.missing:,} items of {found.tokens:,} tokens is estimated at ${dollars:.4f}, "
+            f"over the run's budget of ${row.budget_usd:.4f}; raise `budget_usd`, or take fewer partitions"
+        )
+
+
+def approval_question(services: Services, ref: RunRef) -> str | None:
+    """What a person is asked before money is spent; None where nobody need be.
+
+    Raises NothingToDo in a dry run.
+    """
+    plan = working_plan(services, ref)
+    with services.ledger() as connection:
+        counts = runs.get(connection, ref.run).counts.get("estimate", {})
+    dollars = counts.get("dollars")
+    above = plan.corpus_config().approval_above_usd
+    asked = plan.request.approve or (
+        above is not None and isinstance(dollars, int | float) and dollars > above
+    )
+    if not asked or not counts.get("to_send"):
+        return None
+    cost = f"${dollars:.4f}" if isinstance(dollars, int | float) else "an unknown amount (no price known)"
+    return (
+        f"{plan.workload} of {plan.corpus} will send {counts['to_send']:,} requests of "
+        f"{counts['tokens']:,} tokens to {plan.space['model']}, estimated at {cost}. "
+        f"{counts['reused']:,} results are reused."
+    )
+
+
+def probe(services: Services, ref: RunRef) -> None:
+    """One real-time call that proves credentials, model and dimensions, before anything is sent.
+
+    Then the index is made, or checked: its dimensions and metric must fit. The call is skipped
+    where nothing is to be sent, or this space was proven lately.
+    """
+    plan = working_plan(services, ref)
+    space, config = plan.space_of(), plan.corpus_config()
+    with services.ledger() as connection:
+        proof = spaces.proof(connection, space.id)
+        to_send = runs.get(connection, ref.run).counts.get("estimate", {}).get("to_send")
+        if to_send and (proof is None or _hours_since(connection, proof.proven_at) > PROOF_HOURS):
+            proof = _prove(services, connection, plan)
+        dimensions = config.embedding.dimensions or (proof.dimensions if proof else None)
+        if dimensions is None:
+            log.info("Nothing is to be sent, and no index is made")
+            return
+        version = versions.create(
+            connection,
+            version=plan.version,
+            corpus=plan.corpus,
+            store=config.index.store,
+            store_url=config.index.url,
+            space=space.id,
+            chunking=config.chunking.fingerprint,
+            metric=config.metric,
+            dimensions=dimensions,
+            run=ref.uri,
+        )
+        services.store(config.index.store, config.index.url).ensure(version.spec)
+        runs.record(connection, ref.run, "probe", {"dimensions": dimensions, "called": bool(to_send)})
+
+
+def _prove(services: Services, connection: Connection, plan: Plan) -> spaces.Proof | None:
+    space, config = plan.space_of(), plan.corpus_config()
+    endpoint = services.endpoint(config.embedding.provider, config.embedding.connection)
+    outcome = endpoint.provider.probe(space, PROBE_TEXT)
+    if outcome.cls is not OutcomeClass.SUCCEEDED:
+        raise ProviderRefused(
+            f"the probe of {space.model} at {space.service} failed: {outcome.code} {outcome.message}; "
+            "nothing was sent. Mend the connection, the model or its parameters",
+            code=outcome.code,
+        )
+    width = len(outcome.values[0])
+    wanted = config.embedding.dimensions
+    if wanted is not None and width != wanted:
+        raise ConfigError(
+            f"{space.model} at {space.service} returns {width} dimensions, and the corpus asks for {wanted}: "
+            "mend embedding.dimensions, or take a model that can be shortened; nothing was sent"
+        )
+    spaces.mark_proven(connection, space.id, dimensions=width, model_named=outcome.model)
+    log.info("Proven: %s answers with %d dimensions as %s", space.model, width, outcome.model)
+    return spaces.proof(connection, space.id)
+
+
+def load_config(services: Services, corpus: str) -> CorpusConfig:
+    """The corpus's YAML as it is now, its placeholders filled in."""
+    directory = services.settings.corpora_dir
+    found = load_all(directory).get(corpus)
+    if isinstance(found, ConfigError):
+        raise found
+    if found is None:
+        raise ConfigError(f"{directory} has no YAML of the corpus {corpus!r}")
+    return found.resolve(services.settings.storage_root)
+
+
+def _hours_since(connection: Connection, moment: pendulum.DateTime) -> float:
+    return (clock.now(connection) - moment).total_seconds() / 3600.0

@@ -1,0 +1,75 @@
+"""Which model and index a run works for: what is live counts, then the YAML.
+
+Readers embed their questions with the model their index was built with. So while an index is
+live, an ingest keeps to its model, chunking and metric, whatever the YAML says by now; changing
+them is the work of a re-embed, which fills a new index and switches when that one is complete.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+from include.contracts import Space
+from include.corpora.config import CorpusConfig
+from include.indexes import versions
+from include.ledger.connect import Connection
+from include.workloads.plan import Plan
+from include.workloads.services import Endpoint, Services
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What a run builds: its effective configuration, its space and its index version."""
+
+    config: CorpusConfig
+    space: Space
+    version: str
+    endpoint: Endpoint
+    disagreements: tuple[str, ...]
+
+
+def resolve(services: Services, connection: Connection, config: CorpusConfig) -> Target:
+    """The target of a run that begins now."""
+    disagreements: tuple[str, ...] = ()
+    live = versions.live(connection, config.corpus)
+    if live is not None:
+        built = Plan.load(services.storage, live.built_by).corpus_config()
+        disagreements = _compare(config, built)
+        for text in disagreements:
+            log.warning("%s: %s", config.corpus, text)
+        config = config.model_copy(
+            update={
+                "chunking": built.chunking,
+                "embedding": built.embedding.model_copy(
+                    update={
+                        "connection": config.embedding.connection,
+                        "inputs_per_line": config.embedding.inputs_per_line,
+                    }
+                ),
+                "index": built.index,
+            }
+        )
+    endpoint = services.endpoint(config.embedding.provider, config.embedding.connection)
+    space = config.space(endpoint.service)
+    return Target(config, space, config.index_version(space.id), endpoint, disagreements)
+
+
+def _compare(wanted: CorpusConfig, live: CorpusConfig) -> tuple[str, ...]:
+    """What the YAML says and the live index contradicts, each with the way out."""
+    found = []
+    for name, ours, theirs in (
+        ("embedding.provider", wanted.embedding.provider, live.embedding.provider),
+        ("embedding.model", wanted.embedding.model, live.embedding.model),
+        ("embedding.dimensions", wanted.embedding.dimensions, live.embedding.dimensions),
+        ("chunking", wanted.chunking, live.chunking),
+        ("index", wanted.index, live.index),
+    ):
+        if ours != theirs:
+            found.append(
+                f"the YAML's {name} is {ours}, the live index was built with {theirs}; this run keeps "
+                "to the live index, re-embedding the corpus changes it"
+            )
+    return tuple(found)

@@ -1,0 +1,187 @@
+"""One DAG a workload and corpus. The graph is the same for all: design of a run in one place.
+
+    prepare ─ estimate ─ approve ─ probe ─ pack ─ shards[submit ─ wait_for_batch ─ land] ─ pack_retry
+      ─ retry[submit ─ wait_for_batch ─ land] ─ dead_letters ─ upsert[…] ─ reconcile ─ publish
+                                                                    report (teardown)
+
+What becomes of an item never fails a task, and a failed task always fails the run: `pack_retry`,
+`dead_letters` and `reconcile` run whatever happened before them; `publish` hangs on every step and
+is the only leaf that counts.
+"""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pendulum
+from airflow.sdk import DAG, Asset, CronDataIntervalTimetable, Param, task_group
+from airflow.sdk.definitions._internal.node import DAGNode
+
+from batch_inference.operators import ApproveOperator, StepOperator, SubmitOperator
+from batch_inference.sensors import BatchSensor
+from include.corpora.config import CorpusConfig, load_all
+from include.errors import ConfigError
+from include.settings import Settings
+
+_START = pendulum.datetime(2026, 1, 1, tz="UTC")
+
+
+class BrokenCorpus(DAG):
+    """Stands for the corpora whose YAML is wrong: only their own DAGs go missing.
+
+    Airflow validates each DAG of a file by itself and shows what that raises on its page of
+    import errors, so the other corpora of the file stay.
+    """
+
+    def validate(self) -> None:
+        """Raise what is wrong with the YAML."""
+        raise ConfigError(self.description or "a corpus's YAML is wrong")
+
+
+def corpora_dir() -> Path:
+    """Where the corpora's YAML files lie; read without needing the other settings."""
+    return Path(os.environ.get("AIRFLOW__BATCH_INFERENCE__CORPORA_DIR") or Settings.corpora_dir)
+
+
+def build_all(workload: str, doc_md: str) -> dict[str, DAG]:
+    """The DAGs of one workload, by id, for every corpus that has a YAML."""
+    corpora = load_all(corpora_dir())
+    dags: dict[str, DAG] = {
+        f"{workload}__{config.corpus}": build(workload, config, doc_md)
+        for config in corpora.values()
+        if not isinstance(config, ConfigError)
+    }
+    broken = [str(error) for error in corpora.values() if isinstance(error, ConfigError)]
+    if broken:
+        # Airflow keeps one message a file, so it names them all.
+        dag_id = f"{workload}__broken_corpora"
+        dags[dag_id] = BrokenCorpus(dag_id=dag_id, description="\n".join(broken), schedule=None)
+    return dags
+
+
+def params(config: CorpusConfig) -> dict[str, Param]:
+    """The trigger form."""
+    return {
+        "partitions": Param(
+            None,
+            type=["null", "array"],
+            items={"type": "string"},
+            title="Partitions",
+            description="Only these partitions, one a line; empty means all of them. Scheduled runs "
+            "and backfills see those of their data interval.",
+        ),
+        "sample": Param(
+            None,
+            type=["null", "integer"],
+            minimum=1,
+            title="Sample",
+            description="Take only about this many documents, spread over the corpus. "
+            "A sampled run deletes and publishes nothing.",
+        ),
+        "limit": Param(
+            None,
+            type=["null", "integer"],
+            minimum=1,
+            title="Limit",
+            description="Stop reading after this many documents. A limited run deletes and "
+            "publishes nothing.",
+        ),
+        "dry_run": Param(
+            False,
+            type="boolean",
+            title="Dry run",
+            description="End after the estimate: nothing is sent, nothing is spent.",
+        ),
+        "budget_usd": Param(
+            config.budget.run_usd,
+            type=["null", "number"],
+            minimum=0,
+            title="Budget, US dollars",
+            description="The run fails before sending anything if its estimate passes this.",
+        ),
+        "approve": Param(
+            False,
+            type="boolean",
+            title="Ask before spending",
+            description="Wait for a person's approval once the cost is estimated.",
+        ),
+        "priority": Param(
+            0,
+            type="integer",
+            title="Priority",
+            description="Where runs wait for room at the account, higher goes first.",
+        ),
+    }
+
+
+def build(workload: str, config: CorpusConfig, doc_md: str) -> DAG:
+    """The DAG of one workload over one corpus."""
+    corpus = config.corpus
+    cron = {str(name): cron for name, cron in config.schedules.items()}.get(workload)
+    common: dict[str, Any] = {"workload": workload, "corpus": corpus}
+    with DAG(
+        dag_id=f"{workload}__{corpus}",
+        description=f"{workload.replace('_', ' ')} of the corpus {corpus}",
+        doc_md=doc_md,
+        schedule=CronDataIntervalTimetable(cron, timezone="UTC") if cron else None,
+        start_date=_START,
+        catchup=False,
+        max_active_runs=8,
+        params=params(config),
+        tags=[workload, corpus],
+        default_args={
+            "retries": 3,
+            "retry_delay": timedelta(seconds=float(os.environ.get("BATCH_INFERENCE_RETRY_SECONDS", 60))),
+        },
+    ) as dag:
+
+        def step(name: str, **kwargs: Any) -> StepOperator:
+            return StepOperator(task_id=name, step=name, **common, **kwargs)
+
+        prepare = step("prepare")
+        estimate = step("estimate")
+        approve = ApproveOperator(task_id="approve", **common)
+        probe = step("probe")
+        pack = step("pack")
+        shards = _shards("shards", pack, common)
+        pack_retry = step("pack_retry", trigger_rule="all_done")
+        retry = _shards("retry", pack_retry, common)
+        dead_letters = step("dead_letters", trigger_rule="all_done")
+        upsert = StepOperator.partial(
+            task_id="upsert",
+            step="upsert",
+            map_index_template="{{ part }}",
+            trigger_rule="none_failed",
+            **common,
+        ).expand(part=prepare.output)
+        reconcile = step("reconcile", trigger_rule="all_done")
+        publish = step(
+            "publish",
+            trigger_rule="none_failed",
+            outlets=[Asset(name=f"live_index__{corpus}", uri=f"live-index://{corpus}")],
+        )
+        # Without `setups`: clearing a step must not clear `prepare` with it.
+        report = step("report").as_teardown()
+
+        prepare >> estimate >> approve >> probe >> pack >> shards >> pack_retry >> retry
+        retry >> dead_letters >> upsert >> reconcile >> publish >> report
+        # A failure anywhere must reach the leaf: with `none_failed`, only direct ones count.
+        [prepare, estimate, approve, probe, pack, shards, pack_retry, retry, dead_letters, upsert] >> publish
+    return dag
+
+
+def _shards(group_id: str, pack: StepOperator, common: dict[str, Any]) -> DAGNode:
+    """A mapped group: submit, wait, land, for each part that `pack` names."""
+
+    @task_group(group_id=group_id)
+    def shards(part: Any) -> None:
+        named: dict[str, Any] = {"map_index_template": "{{ part }}", "part": part, **common}
+        submit = SubmitOperator(task_id="submit", step="submit", **named)
+        wait = BatchSensor(task_id="wait_for_batch", **named)
+        land = StepOperator(task_id="land", step="land", **named)
+        submit >> wait >> land
+
+    return shards.expand(part=pack.output)
