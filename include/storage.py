@@ -154,6 +154,16 @@ class Storage:
         with self.open_read(relative) as handle:
             yield pq.ParquetFile(handle)
 
+    def move_in(self, local: str, relative: str) -> None:
+        """Make a finished file of this machine appear, whole, under `relative`; it is gone from `local`."""
+        target = self.path(relative)
+        if self.is_local:
+            os.makedirs(posixpath.dirname(target), exist_ok=True)
+            os.replace(local, target)
+            return
+        self.fs.put_file(local, target)
+        os.unlink(local)
+
     def delete(self, relative: str) -> None:
         """Delete a file or folder; one that is gone already is no error."""
         with _suppress_missing():

@@ -1,0 +1,213 @@
+"""Dead letters: what still fails, one row an item, until somebody mends, replays or discards it.
+
+The only writer of the table `dead_letters`. A letter of class `retryable` is asked again by the
+next run; any other, open or discarded, blocks its item until it is replayed or its content
+changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import pendulum
+import pyarrow as pa
+
+from include.contracts import OutcomeClass, RunRef
+from include.errors import LedgerError
+from include.ledger.connect import Connection
+from include.requests.results import keys_array
+
+LetterState = Literal["open", "replaying", "resolved", "discarded"]
+
+_SCOPE = "workload = %(workload)s and corpus = %(corpus)s and space = %(space)s"
+_BLOCKS = "(state = 'discarded' or (state = 'open' and class <> 'retryable'))"
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """One item that failed. `attempts` counts how often the run that opened it asked; `reason` is
+    why it was discarded; `body_uri` is where its input lies (`letter_bodies.read`)."""
+
+    id: int
+    workload: str
+    corpus: str
+    space: str
+    key: str
+    document_id: str
+    cls: OutcomeClass
+    code: str
+    message: str
+    attempts: int
+    state: LetterState
+    reason: str
+    body_uri: str
+    run: str
+    opened_at: pendulum.DateTime
+    changed_at: pendulum.DateTime
+
+
+@dataclass(frozen=True, slots=True)
+class NewLetter:
+    """A letter to be opened. `document_id` is the first of the documents that wanted the answer,
+    `body` the byte range of its body in the bodies' file."""
+
+    key: bytes
+    document_id: str
+    cls: OutcomeClass
+    code: str
+    message: str
+    attempts: int
+    body: str
+
+
+# --------------------------------------------------------------------------- writing
+
+
+def open_letters(
+    connection: Connection,
+    run: RunRef,
+    space_id: str,
+    letters: Iterable[NewLetter],
+    bodies: Callable[[], str],
+) -> int:
+    """Open letters in bulk; returns how many. One that is open for the item already is brought up
+    to date, one that was discarded stays so.
+
+    `bodies` is called when all letters were read, and returns the path of the file that by then
+    holds their bodies: no row points to a body that isn't there.
+    """
+    count = 0
+    with connection.transaction():
+        connection.execute(
+            "create temp table new_letters (key text, document_id text, class text, code text,"
+            " message text, attempts integer, body text) on commit drop"
+        )
+        with connection.cursor().copy("copy new_letters from stdin") as copy:
+            for letter in letters:
+                copy.write_row(
+                    (
+                        letter.key.hex(),
+                        _storable(letter.document_id),
+                        letter.cls.value,
+                        _storable(letter.code),
+                        _storable(letter.message),
+                        letter.attempts,
+                        letter.body,
+                    )
+                )
+                count += 1
+        if count == 0:
+            return 0
+        connection.execute(
+            "insert into dead_letters (workload, corpus, space, key, document_id, class, code, message,"
+            " attempts, state, body_uri, run, opened_at, changed_at)"
+            " select %(workload)s, %(corpus)s, %(space)s, key, document_id, class, code, message,"
+            " attempts, 'open', %(bodies)s || '#' || body, %(run)s, batch_inference.now(),"
+            " batch_inference.now()"
+            " from new_letters"
+            " on conflict (workload, corpus, space, key) where state in ('open', 'replaying', 'discarded')"
+            " do update set document_id = excluded.document_id, class = excluded.class,"
+            " code = excluded.code, message = excluded.message, attempts = excluded.attempts,"
+            " state = 'open', body_uri = excluded.body_uri, run = excluded.run,"
+            " changed_at = excluded.changed_at where dead_letters.state <> 'discarded'",
+            {**_scope(run, space_id), "bodies": bodies()},
+        )
+    return count
+
+
+def resolve(connection: Connection, run: RunRef, space_id: str, keys: Sequence[bytes]) -> int:
+    """Close the letters of items that have an answer by now; returns how many."""
+    return connection.execute(
+        "update dead_letters set state = 'resolved', changed_at = batch_inference.now()"
+        f" where {_SCOPE} and state in ('open', 'replaying') and key = any(%(keys)s)",
+        {**_scope(run, space_id), "keys": [key.hex() for key in keys]},
+    ).rowcount
+
+
+def discard(connection: Connection, ids: Sequence[int], reason: str) -> int:
+    """Give up on letters: their items stay blocked. Returns how many were open.
+
+    Raises LedgerError without a reason: whoever meets the gap later must find out why.
+    """
+    if not reason.strip():
+        raise LedgerError("a dead letter is discarded for a reason: say which")
+    return connection.execute(
+        "update dead_letters set state = 'discarded', reason = %s, changed_at = batch_inference.now()"
+        " where id = any(%s) and state in ('open', 'replaying')",
+        (reason, list(ids)),
+    ).rowcount
+
+
+# --------------------------------------------------------------------------- reading
+
+
+def get(connection: Connection, id: int) -> DeadLetter:
+    """One letter. Raises LedgerError when there is none of this id."""
+    row = connection.execute("select * from dead_letters where id = %s", (id,)).fetchone()
+    if row is None:
+        raise LedgerError(f"no dead letter {id} in the ledger")
+    return _letter(row)
+
+
+def find(
+    connection: Connection,
+    *,
+    workload: str | None = None,
+    corpus: str | None = None,
+    state: LetterState | None = "open",
+    cls: OutcomeClass | None = None,
+    code: str | None = None,
+    run: str | None = None,
+    limit: int = 100,
+) -> list[DeadLetter]:
+    """Letters that match all that is given, newest first; `state` None means any."""
+    wanted = {"workload": workload, "corpus": corpus, "state": state, "code": code, "run": run}
+    wanted["class"] = cls.value if cls else None
+    given = {name: value for name, value in wanted.items() if value is not None}
+    where = " and ".join(f"{name} = %({name})s" for name in given) or "true"
+    rows = connection.execute(
+        f"select * from dead_letters where {where} order by id desc limit %(limit)s",
+        {**given, "limit": limit},
+    )
+    return [_letter(row) for row in rows]
+
+
+def blocked_keys(connection: Connection, run: RunRef, space_id: str) -> pa.Array[Any]:
+    """The keys that this workload doesn't ask in this space, as 16-byte binaries."""
+    return _keys(connection, _BLOCKS, run, space_id)
+
+
+def accounted_keys(connection: Connection, run: RunRef, space_id: str) -> pa.Array[Any]:
+    """The keys that stand in this run's accounts as dead-lettered: those blocked, and its own."""
+    own = "(state in ('open', 'replaying', 'discarded') and run = %(run)s)"
+    return _keys(connection, f"({_BLOCKS} or {own})", run, space_id)
+
+
+def unsettled_keys(connection: Connection, run: RunRef, space_id: str) -> pa.Array[Any]:
+    """The keys of letters that an answer would resolve."""
+    return _keys(connection, "state in ('open', 'replaying')", run, space_id)
+
+
+def _keys(connection: Connection, where: str, run: RunRef, space_id: str) -> pa.Array[Any]:
+    rows = connection.execute(
+        f"select key from dead_letters where {_SCOPE} and {where}", _scope(run, space_id)
+    )
+    return keys_array(b"".join(bytes.fromhex(row["key"]) for row in rows))
+
+
+def _scope(run: RunRef, space_id: str) -> dict[str, str]:
+    return {"workload": run.workload, "corpus": run.corpus, "space": space_id, "run": run.run}
+
+
+def _letter(row: Mapping[str, Any]) -> DeadLetter:
+    values = {name: value for name, value in row.items() if name != "class"}
+    values["opened_at"] = pendulum.instance(row["opened_at"])
+    values["changed_at"] = pendulum.instance(row["changed_at"])
+    return DeadLetter(cls=OutcomeClass(row["class"]), **values)
+
+
+def _storable(text: str) -> str:
+    """PostgreSQL's text has no null byte; a provider's message may."""
+    return text.replace("\0", "")

@@ -1,0 +1,123 @@
+"""The runs: what was started, in which state it is, and what each step reported.
+
+The only writer of the table `runs`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import orjson
+import pendulum
+
+from include.contracts import JSON, RunRef
+from include.errors import LedgerError
+from include.ledger.connect import Connection
+
+RunState = Literal["running", "succeeded", "failed", "dry_run", "cancelled"]
+EndState = Literal["succeeded", "failed", "dry_run", "cancelled"]
+
+
+@dataclass(frozen=True, slots=True)
+class RunRow:
+    """One run. `counts` holds what each step reported, by the step's name."""
+
+    run: str
+    workload: str
+    corpus: str
+    state: RunState
+    plan_uri: str | None
+    space: str | None
+    priority: int
+    budget_usd: float | None
+    estimated_usd: float | None
+    counts: Mapping[str, dict[str, JSON]]
+    started_at: pendulum.DateTime
+    finished_at: pendulum.DateTime | None
+
+
+def create(
+    connection: Connection,
+    ref: RunRef,
+    *,
+    plan_uri: str | None = None,
+    space: str | None = None,
+    priority: int = 0,
+    budget_usd: float | None = None,
+) -> None:
+    """Record that the run works, or works again: a cleared run keeps its start, list and counts."""
+    connection.execute(
+        "insert into runs (run, workload, corpus, state, plan_uri, space, priority, budget_usd, started_at)"
+        " values (%s, %s, %s, 'running', %s, %s, %s, %s, batch_inference.now())"
+        " on conflict (run) do update set state = 'running', finished_at = null,"
+        " plan_uri = coalesce(excluded.plan_uri, runs.plan_uri),"
+        " space = coalesce(excluded.space, runs.space),"
+        " priority = excluded.priority, budget_usd = excluded.budget_usd",
+        (ref.run, ref.workload, ref.corpus, plan_uri, space, priority, budget_usd),
+    )
+
+
+def record(connection: Connection, run: str, step: str, counts: Mapping[str, JSON]) -> None:
+    """Keep what a step reported; a step that runs again overwrites its own."""
+    _one(
+        connection.execute(
+            "update runs set counts = counts || jsonb_build_object(%s::text, %s::jsonb) where run = %s",
+            (step, orjson.dumps(dict(counts)).decode(), run),
+        ).rowcount,
+        run,
+    )
+
+
+def record_estimate(connection: Connection, run: str, usd: float) -> None:
+    """Keep what the run was expected to cost, in dollars."""
+    _one(
+        connection.execute("update runs set estimated_usd = %s where run = %s", (usd, run)).rowcount,
+        run,
+    )
+
+
+def finish(connection: Connection, run: str, state: EndState) -> None:
+    """Record how the run ended."""
+    _one(
+        connection.execute(
+            "update runs set state = %s, finished_at = batch_inference.now() where run = %s", (state, run)
+        ).rowcount,
+        run,
+    )
+
+
+def get(connection: Connection, run: str) -> RunRow:
+    """One run. Raises LedgerError when the ledger doesn't know it."""
+    row = connection.execute("select * from runs where run = %s", (run,)).fetchone()
+    if row is None:
+        raise _unknown(run)
+    return _row(row)
+
+
+def recent(connection: Connection, *, corpus: str | None = None, limit: int = 50) -> list[RunRow]:
+    """The newest runs first, of one corpus or of all."""
+    rows = connection.execute(
+        "select * from runs where %(corpus)s::text is null or corpus = %(corpus)s"
+        " order by started_at desc, run limit %(limit)s",
+        {"corpus": corpus, "limit": limit},
+    )
+    return [_row(row) for row in rows]
+
+
+def _row(row: Mapping[str, object]) -> RunRow:
+    values = dict(row)
+    for name in ("started_at", "finished_at"):
+        moment = values[name]
+        values[name] = None if moment is None else pendulum.instance(moment)  # type: ignore[call-overload]
+    return RunRow(**values)  # type: ignore[arg-type]
+
+
+def _one(changed: int, run: str) -> None:
+    if changed != 1:
+        raise _unknown(run)
+
+
+def _unknown(run: str) -> LedgerError:
+    return LedgerError(f"run {run!r} isn't in the ledger; its first step `prepare` records it")
