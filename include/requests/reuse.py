@@ -71,7 +71,7 @@ class Sources:
 class Plan:
     """How a run's distinct keys divide: `items = own + reused + in_flight + blocked + missing`.
 
-    `rows - items` are duplicates. `tokens` are those of the missing items. `listed` and `joined`
+    `rows` are those that want one of the items, so `rows - items` are duplicates. `tokens` are those of the missing items. `listed` and `joined`
     map the `own` and `live` files that hold wanted keys to how many.
     """
 
@@ -125,12 +125,12 @@ class Planned:
         """Subtract set after set. A set that is empty costs nothing."""
         sets, plan = self._sets, Plan()
         sets.files("rows", sources.rows, _ROW_COLUMNS)
-        plan.rows = sets.number("select count(*) from rows")
-        restriction = ""
+        wanted = "rows"
         if sources.only is not None:
             sets.keys("only_these", sources.only)
-            restriction = "semi join only_these using (key)"
-        plan.items = left = sets.table("rest", f"select key from rows {restriction} group by key")
+            wanted = "rows semi join only_these using (key)"
+        plan.rows = sets.number(f"select count(*) from {wanted}")
+        plan.items = left = sets.table("rest", f"select key from {wanted} group by key")
         if sources.own:
             sets.files("own", sources.own, "key, filename")
             plan.listed = sets.holders("own", "rest", sources.own)
