@@ -1,0 +1,1 @@
+"""Index versions: filled from results, verified, published, searched, rolled back."""

@@ -1,0 +1,83 @@
+"""Read-back: what a store says it holds, compared with what it was given."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from include.contracts import Metric, VectorStore
+from include.errors import ReadBackFailed
+
+SAMPLE = 64
+"""Whole rows compared, beside every id."""
+TOLERANCE = 1e-3
+"""Of a vector's length: a store may keep less than float32."""
+
+
+def spread(positions: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Up to `SAMPLE` of the positions, evenly spread."""
+    if len(positions) <= SAMPLE:
+        return positions
+    return positions[np.linspace(0, len(positions) - 1, SAMPLE).astype(np.int64)]
+
+
+def check_ids(index: str, written: pa.Array[Any], held: pa.Table) -> None:
+    """Raise ReadBackFailed unless each written id is held exactly once.
+
+    `held` has the (chunk_id, document_id) that the store gave for the written documents.
+    """
+    ids = held["chunk_id"].combine_chunks()
+    missing = written.filter(pc.invert(pc.is_in(written, ids)))
+    if len(missing):
+        raise ReadBackFailed(
+            f"{index} doesn't hold {len(missing)} of {len(written)} chunks it just took, first {missing[0]}: "
+            "run this step again"
+        )
+    twice = len(ids) - pc.count_distinct(ids).as_py()
+    if twice:
+        raise ReadBackFailed(
+            f"{index} holds {twice} chunks more than once: something else writes to it. Run this step again, "
+            "which writes them anew, and give each installation a store of its own"
+        )
+
+
+def check_vectors(
+    store: VectorStore, index: str, metric: Metric, ids: pa.Array[Any], given: npt.NDArray[np.float32]
+) -> None:
+    """Raise ReadBackFailed unless the store gives back these vectors, shape (ids, dimensions).
+
+    Where only directions are compared, a store may keep them at unit length.
+    """
+    names = [str(name) for name in ids.to_pylist()]
+    found = store.fetch(index, names)
+    where = {name: place for place, name in enumerate(found["chunk_id"].to_pylist())}
+    absent = [name for name in names if name not in where]
+    if absent:
+        raise ReadBackFailed(f"{index} lists chunk {absent[0]} but doesn't give it back: run this step again")
+    order = np.array([where[name] for name in names], np.int64)
+    held = matrix(found["vector"])[order]
+    if not np.isfinite(held).all():
+        raise ReadBackFailed(f"{index} gives back vectors that aren't finite")
+    if metric is Metric.COSINE:
+        given, held = _unit(given), _unit(held)
+    far = np.linalg.norm(held - given, axis=1) > TOLERANCE * np.maximum(np.linalg.norm(given, axis=1), 1e-9)
+    if far.any():
+        name = names[int(np.flatnonzero(far)[0])]
+        raise ReadBackFailed(f"{index} gives back another vector for chunk {name} than it took: run again")
+
+
+def matrix(column: pa.ChunkedArray[Any]) -> npt.NDArray[np.float32]:
+    """A column of fixed-size lists as a matrix, shape (rows, dimensions)."""
+    lists: Any = column.combine_chunks()
+    values: npt.NDArray[np.float32] = lists.flatten().to_numpy(zero_copy_only=False)
+    return values.reshape(len(lists), lists.type.list_size)
+
+
+def _unit(vectors: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    length = np.linalg.norm(vectors, axis=1, keepdims=True)
+    unit: npt.NDArray[np.float32] = vectors / np.maximum(length, 1e-12)
+    return unit
