@@ -13,11 +13,13 @@ from include.batches.shard_files import requests_path
 from include.batches.submissions import SubmissionRow
 from include.batches.submit import Submitted, Waiting, submit
 from include.contracts import Item, Limits, Price, Shard, Space
+from include.ledger import clock
 from include.ledger.connect import Connection
 from include.providers.openai import OpenAIBatches
 from include.requests.keys import item_key
 from include.settings import Settings
 from include.storage import Storage
+from tests.conftest import Emulator
 
 SPACE = Space("openai", "emulator", "/v1/embeddings", "text-embedding-3-small", {"dimensions": 8})
 ACCOUNT = "acme"
@@ -31,10 +33,10 @@ SETTINGS = Settings(
 def openai_provider(
     base_url: str, *, account: str = ACCOUNT, key: str = "sk-test", project: str | None = None
 ) -> OpenAIBatches:
-    """The provider on this server. The SDK's own retries stay on, as Airflow's hook leaves them."""
+    """The provider on this server. The SDK retries on its own, as it does from Airflow's hook."""
     return OpenAIBatches(
-        OpenAI(base_url=base_url, api_key=key, project=project, timeout=30),
-        AsyncOpenAI(base_url=base_url, api_key=key, project=project, timeout=30),
+        OpenAI(base_url=base_url, api_key=key, project=project, timeout=30, max_retries=1),
+        AsyncOpenAI(base_url=base_url, api_key=key, project=project, timeout=30, max_retries=1),
         account=account,
     )
 
@@ -102,10 +104,10 @@ def list_shard(ledger: Connection, shard: Shard, run: str, *, joined: bool = Fal
     )
 
 
-def attempt_of(ledger: Connection, shard: Shard, run: str = "run") -> int:
+def attempt_of(ledger: Connection, shard_id: str, run: str = "run") -> int:
     """The attempt that a run's list names now."""
     found = ledger.execute(
-        "select attempt from run_shards where run = %s and shard = %s", (run, shard.id)
+        "select attempt from run_shards where run = %s and shard = %s", (run, shard_id)
     ).fetchone()
     assert found is not None
     return int(found["attempt"])
@@ -122,7 +124,7 @@ def send(
     ledger: Connection,
     storage: Storage,
     provider: OpenAIBatches,
-    shard: Shard,
+    shard_id: str,
     *,
     run: str = "run",
     limits: Limits = LIMITS,
@@ -132,5 +134,16 @@ def send(
     options.setdefault("settings", SETTINGS)
     options.setdefault("price", PRICE)
     return submit(
-        ledger, storage, provider, limits, shard.id, attempt_of(ledger, shard, run), run=run, **options
+        ledger, storage, provider, limits, shard_id, attempt_of(ledger, shard_id, run), run=run, **options
     )
+
+
+def advance(ledger: Connection, emulator: Emulator, seconds: float) -> None:
+    """Move the ledger's clock and the emulator's together."""
+    clock.advance(ledger, seconds)
+    emulator.advance(seconds)
+
+
+def batches(emulator: Emulator) -> list[dict[str, Any]]:
+    """What the emulator's books say was created."""
+    return list(emulator.state()["batches"])
