@@ -164,10 +164,7 @@ class AirflowApi:
             f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}/logs/{try_number}",
             params={"map_index": map_index, "full_content": "true"},
         )
-        content = answer["content"]
-        return "\n".join(
-            str(line.get("event", line)) if isinstance(line, dict) else str(line) for line in content
-        )
+        return "\n".join(_log_line(line) for line in answer["content"])
 
     def xcom(
         self, dag_id: str, run_id: str, task_id: str, key: str = "return_value", map_index: int = -1
@@ -269,3 +266,11 @@ class AirflowApi:
 def _label(instance: Mapping[str, Any]) -> str:
     rendered = instance.get("rendered_map_index")
     return f"{instance['task_id']}[{rendered}]" if rendered else ""
+
+
+def _log_line(line: Any) -> str:
+    """An event of a task's log, with the exceptions it carries."""
+    if not isinstance(line, dict):
+        return str(line)
+    errors = [f"{one.get('exc_type')}: {one.get('exc_value')}" for one in line.get("error_detail") or []]
+    return "\n".join([str(line.get("event", line)), *errors])
