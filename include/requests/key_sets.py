@@ -7,7 +7,7 @@ as one question; what doesn't fit its memory limit spills into a scratch folder 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -89,6 +89,16 @@ class KeySets:
         self._connection.register(f"{name}_arrow", arrow)
         self.table(name, f"select distinct key from {name}_arrow")
         self._connection.unregister(f"{name}_arrow")
+
+    def load(self, name: str, schema: pa.Schema, parts: Iterable[pa.Table]) -> int:
+        """A table of this schema, filled part by part; returns how many rows it has."""
+        self._connection.register(f"{name}_arrow", schema.empty_table())
+        self.table(name, f"select * from {name}_arrow")
+        for part in parts:
+            self._connection.register(f"{name}_arrow", part)
+            self.insert(name, f"select * from {name}_arrow")
+            self._connection.unregister(f"{name}_arrow")
+        return self.number(f"select count(*) from {name}")
 
     def table(self, name: str, query: str) -> int:
         """Put the answer of a query into a table, anew; returns how many rows it has."""

@@ -71,8 +71,9 @@ class Sources:
 class Plan:
     """How a run's distinct keys divide: `items = own + reused + in_flight + blocked + missing`.
 
-    `rows` are those that want one of the items, so `rows - items` are duplicates. `tokens` are those of the missing items. `listed` and `joined`
-    map the `own` and `live` files that hold wanted keys to how many.
+    `rows` are those that want one of the items, so `rows - items` are duplicates. `tokens` are
+    those of the missing items. `listed` and `joined` map the `own` and `live` files that hold
+    wanted keys to how many.
     """
 
     rows: int = 0

@@ -6,6 +6,8 @@ import uuid
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+import orjson
 import pyarrow as pa
 
 from include.batches import bury as burying
@@ -17,16 +19,21 @@ from include.batches.bury import BuryReport
 from include.batches.land import LandReport, land
 from include.batches.pack import PackReport
 from include.batches.reconcile import Accounts
+from include.batches.shard_files import requests_path
 from include.batches.submit import Submitted
 from include.contracts import RUN_ROW_SCHEMA, Limits, Price, RunRef
+from include.ledger import clock
 from include.ledger.connect import Connection
 from include.providers.openai import OpenAIBatches
+from include.requests import results
 from include.requests.keys import item_keys
 from include.storage import Storage
 from tests.batches.submitting import ACCOUNT, LIMITS, SETTINGS, SPACE, send
 from tests.conftest import Emulator
 
 DIMENSIONS = 8
+OFFLINE = OpenAIBatches(None, None, account=ACCOUNT)
+"""Writes lines; for what needs no wire."""
 SMALL = Limits(requests_per_batch=4, bytes_per_batch=200_000_000)
 
 
@@ -114,9 +121,9 @@ class Bench:
 
     def process(self, emulator: Emulator, round: int = 1, **options: Any) -> list[LandReport]:
         """Submit a round's shards, let the emulator's day pass, and land them."""
-        listed = shards.of_run(self.ledger, self.run.run, round)
-        for entry in listed:
+        for entry in self.listed(round):
             self.submit(entry)
+        listed = self.listed(round)
         emulator.advance(25 * 3600)
         for entry in listed:
             self.watch(entry)
@@ -127,7 +134,7 @@ class Bench:
         row = submissions.get(self.ledger, entry.shard.id, entry.attempt)
         assert row is not None
         if row.state == submissions.PLANNED:
-            submitted = send(self.ledger, self.storage, self.provider, entry.shard, run=self.run.run)
+            submitted = send(self.ledger, self.storage, self.provider, entry.shard.id, run=self.run.run)
             assert isinstance(submitted, Submitted), submitted
 
     def watch(self, entry: shards.ListedShard) -> None:
@@ -150,6 +157,14 @@ class Bench:
             **options,
         )
 
+    def listed(self, round: int = 1) -> list[shards.ListedShard]:
+        """The run's list of one round."""
+        return shards.of_run(self.ledger, self.run.run, round)
+
+    def sent_texts(self, round: int = 1) -> list[str]:
+        """Every input in the request files of a round's list, in order."""
+        return [text for entry in self.listed(round) for text in shard_texts(self.storage, entry.shard.id)]
+
     def bury(self) -> BuryReport:
         """The step `dead_letters`."""
         return burying.bury(self.ledger, self.storage, SPACE, run=self.run, rows=self.rows)
@@ -157,3 +172,27 @@ class Bench:
     def reconcile(self) -> Accounts:
         """The step `reconcile`."""
         return reconciling.reconcile(self.ledger, self.storage, SPACE, run=self.run, rows=self.rows)
+
+
+def shard_texts(storage: Storage, shard_id: str) -> list[str]:
+    """The inputs in a shard's request file, in order."""
+    texts: list[str] = []
+    for line in storage.read_bytes(requests_path(shard_id)).splitlines():
+        given = orjson.loads(line)["body"]["input"]
+        texts.extend([given] if isinstance(given, str) else given)
+    return texts
+
+
+def land_results(bench: Bench, texts: Sequence[str], submission: str, age_seconds: float = 0.0) -> None:
+    """A results file with an answer to each text, as a landing that long ago left it."""
+    landed_at = clock.now(bench.ledger).subtract(seconds=age_seconds)
+    path = results.path(SPACE.id, submission)
+    with results.writing(bench.storage, path, DIMENSIONS, landed_at) as writer:
+        count = len(texts)
+        writer.write(
+            b"".join(item_keys(SPACE.id, texts)),
+            np.ones((count, DIMENSIONS), np.float32),
+            [1] * count,
+            [0] * count,
+            ["m"] * count,
+        )
