@@ -20,8 +20,14 @@ import pytest
 
 from include.ledger.connect import Connection, connect, migrate
 from include.storage import Storage
+from tests.stack import stack as stack
 
 ROOT = Path(__file__).resolve().parent.parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests on a whole stack come last: it takes memory and time from all that run beside it."""
+    items.sort(key=lambda item: "stack" in getattr(item, "fixturenames", ()))
 
 
 @pytest.fixture(scope="session")

@@ -123,6 +123,15 @@ class Stack:
             if code is not None:
                 raise self._failure(name, f"ended by itself with exit code {code}")
 
+    def wait_until(self, condition: Callable[[], bool], seconds: float, otherwise: str) -> None:
+        """Wait for a state; raises StackError with `otherwise` where it doesn't come in time."""
+        deadline = time.monotonic() + seconds
+        while not condition():
+            self.check()
+            if time.monotonic() > deadline:
+                raise StackError(f"{otherwise} after {seconds:.0f} s")
+            time.sleep(0.2)
+
     def _start(self) -> None:
         self.state.create()
         self._take_folder()

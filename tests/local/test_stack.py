@@ -57,7 +57,7 @@ def options(folder: Path) -> StackOptions:
 
 
 @pytest.fixture(scope="module")
-def stack(options: StackOptions) -> Iterator[Stack]:
+def own(options: StackOptions) -> Iterator[Stack]:
     """Starts once for all tests of this file; at its end no process and no port may be left."""
     with Stack(options, print) as running:
         processes = psutil.Process(running.processes.pid).children(recursive=True)
@@ -80,30 +80,30 @@ def stack(options: StackOptions) -> Iterator[Stack]:
     assert not ports & listening
 
 
-def test_all_four_components_are_healthy_when_it_is_ready(stack: Stack) -> None:
-    status = stack.api.health().status
+def test_all_four_components_are_healthy_when_it_is_ready(own: Stack) -> None:
+    status = own.api.health().status
     assert status == dict.fromkeys(["metadatabase", "scheduler", "triggerer", "dag_processor"], "healthy")
-    stack.check()
+    own.check()
 
 
-def test_a_run_is_triggered_with_its_defaults_and_finds_our_packages_and_settings(stack: Stack) -> None:
-    stack.api.unpause("trivial")
+def test_a_run_is_triggered_with_its_defaults_and_finds_our_packages_and_settings(own: Stack) -> None:
+    own.api.unpause("trivial")
     heard: list[str] = []
-    run = stack.api.trigger("trivial")
-    assert stack.api.wait("trivial", run, 60, progress=heard.append)["state"] == "success"
+    run = own.api.trigger("trivial")
+    assert own.api.wait("trivial", run, 60, progress=heard.append)["state"] == "success"
     assert "look: success" in heard
-    assert stack.api.xcom("trivial", run, "look") == stack.storage_root
+    assert own.api.xcom("trivial", run, "look") == own.storage_root
 
 
-def test_a_run_that_fails_says_which_task_and_why(stack: Stack) -> None:
-    stack.api.unpause("trivial")
-    run = stack.api.trigger("trivial", {"fail": True})
+def test_a_run_that_fails_says_which_task_and_why(own: Stack) -> None:
+    own.api.unpause("trivial")
+    run = own.api.trigger("trivial", {"fail": True})
     with pytest.raises(RunFailedError, match=r"(?s)look: failed.*asked to fail"):
-        stack.api.wait("trivial", run, 60)
+        own.api.wait("trivial", run, 60)
 
 
-def test_the_viewer_may_look_and_not_touch(stack: Stack) -> None:
-    viewer = AirflowApi(stack.airflow_url, "viewer", stack.secrets.viewer_password)
+def test_the_viewer_may_look_and_not_touch(own: Stack) -> None:
+    viewer = AirflowApi(own.airflow_url, "viewer", own.secrets.viewer_password)
     assert "trivial" in viewer.dags()
     with pytest.raises(ApiError) as refused:
         viewer.trigger("trivial")
@@ -111,33 +111,33 @@ def test_the_viewer_may_look_and_not_touch(stack: Stack) -> None:
     viewer.close()
 
 
-def test_the_ledger_is_migrated_and_the_emulator_answers(stack: Stack) -> None:
-    with psycopg.connect(stack.ledger_url) as connection:
+def test_the_ledger_is_migrated_and_the_emulator_answers(own: Stack) -> None:
+    with psycopg.connect(own.ledger_url) as connection:
         assert connection.execute("select count(*) from batch_inference.schema_migrations").fetchone()
-    assert httpx.get(f"{stack.emulator_url}/_control/state").is_success
+    assert httpx.get(f"{own.emulator_url}/_control/state").is_success
 
 
-def test_the_database_needs_its_password(stack: Stack) -> None:
-    open_url = stack.ledger_url.replace(stack.secrets.postgres_password, "guessed")
+def test_the_database_needs_its_password(own: Stack) -> None:
+    open_url = own.ledger_url.replace(own.secrets.postgres_password, "guessed")
     with pytest.raises(psycopg.OperationalError, match="password"):
         psycopg.connect(open_url)
 
 
-def test_commands_find_the_running_stack(stack: Stack, options: StackOptions) -> None:
-    assert running_environment(options.state) == stack.env
+def test_commands_find_the_running_stack(own: Stack, options: StackOptions) -> None:
+    assert running_environment(options.state) == own.env
 
 
-def test_a_second_stack_on_the_same_folder_is_refused(stack: Stack, options: StackOptions) -> None:
+def test_a_second_stack_on_the_same_folder_is_refused(own: Stack, options: StackOptions) -> None:
     with pytest.raises(StackError, match="another stack runs on"), Stack(options):
         pass
 
 
-def test_a_component_that_was_killed_is_noticed_and_started_again(stack: Stack) -> None:
-    stack.kill("triggerer")
+def test_a_component_that_was_killed_is_noticed_and_started_again(own: Stack) -> None:
+    own.kill("triggerer")
     with pytest.raises(StackError, match="triggerer ended by itself"):
-        stack.check()
-    stack.restart("triggerer")
-    stack.check()
+        own.check()
+    own.restart("triggerer")
+    own.check()
 
 
 class TestWithoutAirflow:
@@ -155,12 +155,12 @@ class TestWithoutAirflow:
             connection.execute("select n from kept")
 
     def test_a_killed_database_recovers(self, small: StackOptions) -> None:
-        with Stack(small) as stack:
-            with psycopg.connect(stack.ledger_url) as connection:
+        with Stack(small) as own:
+            with psycopg.connect(own.ledger_url) as connection:
                 connection.execute("create table kept (n int)")
-            stack.kill("postgres")
-            stack.restart("postgres")
-            with psycopg.connect(stack.ledger_url) as connection:
+            own.kill("postgres")
+            own.restart("postgres")
+            with psycopg.connect(own.ledger_url) as connection:
                 connection.execute("select n from kept")
 
     def test_a_start_that_fails_shows_the_log_and_leaves_nothing(self, tmp_path: Path) -> None:

@@ -1,0 +1,130 @@
+"""A real stack for tests that need Airflow, and what they ask of it.
+
+One serves the whole session; the tests that use it run last (see tests/conftest.py). Each test works
+on a corpus, or on runs, of its own, and leaves the others' alone.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psycopg
+import pytest
+from psycopg.rows import dict_row
+
+from include.local.options import PROJECT_ROOT, EmulatorOptions, StackOptions
+from include.local.stack import Stack
+
+CORPORA = PROJECT_ROOT / "include" / "config" / "corpora"
+FIRST_DAG = "initial_ingest__python_docs"
+RUN_SECONDS = 240
+#: Short enough for tests, long enough that every state is passed through.
+EMULATOR = EmulatorOptions(
+    embeddings="hash", validating_seconds=0.3, batch_seconds=1.0, finalizing_seconds=0.3
+)
+
+
+class IntegrationStack(Stack):
+    """A stack with the helpers of the integration, fault and browser tests.
+
+    Its corpora are a copy of the bundled ones in `corpora`: a test may add a YAML there and call
+    `add_corpus`.
+    """
+
+    @property
+    def corpora(self) -> Path:
+        return self.state.root / "corpora"
+
+    def run(
+        self,
+        dag_id: str,
+        conf: Mapping[str, Any] | None = None,
+        *,
+        expect: Collection[str] = ("success",),
+        seconds: float = RUN_SECONDS,
+    ) -> str:
+        """Unpause and trigger a DAG, and wait for the run's end; returns its id."""
+        self.api.unpause(dag_id)
+        run_id = self.api.trigger(dag_id, conf)
+        self.api.wait(dag_id, run_id, seconds, expect=expect)
+        return run_id
+
+    def states(self, dag_id: str, run_id: str) -> dict[str, str | None]:
+        """The state of every task instance: `task_id`, or `task_id[map_index]` for a mapped one."""
+        return {
+            task.task_id if task.map_index < 0 else f"{task.task_id}[{task.map_index}]": task.state
+            for task in self.api.tasks(dag_id, run_id)
+        }
+
+    def rows(self, sql: str, parameters: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
+        """What a query of the ledger gives; parameters are written `%(name)s`."""
+        options = "-c search_path=batch_inference -c timezone=UTC"
+        with psycopg.connect(
+            self.ledger_url, autocommit=True, row_factory=dict_row, options=options
+        ) as connection:
+            cursor = connection.execute(sql.encode(), parameters)
+            return cursor.fetchall() if cursor.description else []
+
+    def report(self, dag_id: str, run_id: str) -> dict[str, Any]:
+        """The report of a run, as it lies in storage. Run ids from `run` are safe as folder names."""
+        workload, corpus = dag_id.split("__", 1)
+        file = self.state.storage / "runs" / workload / corpus / run_id / "report.json"
+        return dict(json.loads(file.read_text(encoding="utf-8")))
+
+    def emulator_state(self) -> dict[str, Any]:
+        """The emulator's books: files, batches, charges by custom_id."""
+        return dict(httpx.get(f"{self.emulator_url}/_control/state", timeout=30).raise_for_status().json())
+
+    def faults(self, *faults: Mapping[str, Any]) -> None:
+        """Set the faults the emulator injects; none clears them."""
+        body = {"faults": list(faults)}
+        httpx.put(f"{self.emulator_url}/_control/faults", json=body).raise_for_status()
+
+    def cli(self, *arguments: str) -> str:
+        """What a command of ours prints. Raises CalledProcessError where it fails."""
+        return subprocess.run(
+            [sys.executable, "-m", "include.cli", *arguments],
+            cwd=PROJECT_ROOT,
+            env=self.env,
+            check=True,
+            stdout=subprocess.PIPE,
+            text=True,
+        ).stdout
+
+    def add_corpus(self, name: str, yaml: str, seconds: float = 60) -> str:
+        """Write a corpus's YAML and wait until its first DAG is there; returns the DAG's id."""
+        (self.corpora / f"{name}.yaml").write_text(yaml, encoding="utf-8")
+        dag_id = f"initial_ingest__{name}"
+        self.api.reparse(FIRST_DAG)
+        self.wait_until(lambda: dag_id in self.api.dags(), seconds, f"DAG {dag_id} isn't there")
+        return dag_id
+
+
+@pytest.fixture(scope="session")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[IntegrationStack]:
+    """The running stack: our DAGs and plugins, the emulator with hash embeddings on a real clock."""
+    state = tmp_path_factory.mktemp("stack")
+    shutil.copytree(CORPORA, state / "corpora")
+    options = StackOptions(
+        state=state,
+        emulator=EMULATOR,
+        durable=False,
+        settings={
+            "AIRFLOW__BATCH_INFERENCE__CORPORA_DIR": str(state / "corpora"),
+            "AIRFLOW__BATCH_INFERENCE__UNKNOWN_GRACE_SECONDS": "5",
+            # A worker that a test killed is missed in seconds.
+            "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "15",
+            "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": "5",
+        },
+        wait_for_dags=(FIRST_DAG,),
+    )
+    with IntegrationStack(options, print) as running:
+        running.cli("sample-documents")
+        yield running
