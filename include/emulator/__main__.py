@@ -24,6 +24,7 @@ def parse(arguments: list[str] | None = None) -> tuple[argparse.Namespace, Setti
         "--data", type=Path, required=True, help="folder for state and files; made if missing"
     )
     parser.add_argument("--embeddings", choices=["minilm", "hash"], default=defaults.embeddings)
+    parser.add_argument("--tokens", choices=["exact", "guess"], default=defaults.tokens)
     parser.add_argument("--clock", choices=["real", "manual"], default="real")
     for name in ("validating", "batch", "finalizing", "cancelling"):
         option = f"{name}_seconds"
@@ -49,6 +50,7 @@ def parse(arguments: list[str] | None = None) -> tuple[argparse.Namespace, Setti
     options = parser.parse_args(arguments)
     settings = Settings(
         embeddings=options.embeddings,
+        tokens=options.tokens,
         validating_seconds=options.validating_seconds,
         batch_seconds=options.batch_seconds,
         finalizing_seconds=options.finalizing_seconds,

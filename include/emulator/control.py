@@ -1,4 +1,4 @@
-"""/_control: what a test may ask the emulator and tell it. See the package's `docs` for examples."""
+"""/_control: what a test may ask the emulator and tell it."""
 
 from __future__ import annotations
 

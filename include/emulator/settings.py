@@ -15,6 +15,8 @@ class Settings:
     """
 
     embeddings: Literal["minilm", "hash"] = "minilm"
+    tokens: Literal["exact", "guess"] = "exact"
+    """Count prompt tokens by cl100k, or guess them at four bytes each, for load."""
     validating_seconds: float = 1.0
     """From a batch's creation until its file has been validated."""
     batch_seconds: float = 3.0

@@ -1,4 +1,4 @@
-"""How many tokens a text has: cl100k, exactly, from tables that are in the environment."""
+"""How many tokens a text has: cl100k, exactly, from tables that are in the environment, or a guess."""
 
 from __future__ import annotations
 
@@ -36,10 +36,12 @@ def encoding() -> tiktoken.Encoding:
         return _encoding()
 
 
-def count_all(texts: Sequence[str]) -> list[int]:
-    """Tokens of each text."""
+def count_all(texts: Sequence[str], *, exact: bool = True) -> list[int]:
+    """Tokens of each text. Exactly at some 3 MB/s; the guess, four bytes a token, at a hundred times that."""
     if not texts:
         return []
+    if not exact:
+        return [(len(each.encode("utf-8", "surrogatepass")) + 3) // 4 for each in texts]
     return [len(each) for each in encoding().encode_ordinary_batch(list(texts), num_threads=2)]
 
 

@@ -77,7 +77,7 @@ class Driver:
 
 def drive(emulator: Emulator, **options: Any) -> Driver:
     """A driver whose SDK doesn't retry, so that each fault is seen once."""
-    settings = {"api_key": "sk-test", "max_retries": 0} | options
+    settings: dict[str, Any] = {"api_key": "sk-test", "max_retries": 0} | options
     return Driver(emulator, openai.OpenAI(base_url=emulator.openai_url, **settings))
 
 

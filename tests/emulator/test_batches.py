@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Callable
 
 import numpy as np
 import openai
 import pytest
 
+from tests.conftest import Emulator
 from tests.emulator.conftest import DAY, Driver, drive, embedding_line
 
 
@@ -64,8 +66,8 @@ def test_base64_and_float_and_the_real_time_twin_give_the_same_vector(driver: Dr
     as_float = output["float"]["response"]["body"]["data"][0]["embedding"]
     raw = base64.b64decode(output["base64"]["response"]["body"]["data"][0]["embedding"])
     live = driver.client.embeddings.create(model="text-embedding-3-small", input="same", dimensions=8)
-    np.testing.assert_array_equal(np.frombuffer(raw, "<f4"), np.float32(as_float))
-    np.testing.assert_array_equal(np.float32(live.data[0].embedding), np.float32(as_float))
+    np.testing.assert_array_equal(np.frombuffer(raw, "<f4"), np.array(as_float, "<f4"))
+    np.testing.assert_array_equal(np.array(live.data[0].embedding, "<f4"), np.array(as_float, "<f4"))
 
 
 def test_a_cancelled_batch_keeps_what_was_done_and_charges_only_that(driver: Driver) -> None:
@@ -157,10 +159,8 @@ def test_books_tell_tokens_and_dollars_at_half_price(driver: Driver) -> None:
     assert state["requests"]["batches.create"] == 1
 
 
-def test_on_a_real_clock_a_batch_goes_its_way_by_itself(start: object) -> None:
-    emulator = start(  # type: ignore[operator]
-        "--validating-seconds", "0.2", "--batch-seconds", "1", "--finalizing-seconds", "0.2"
-    )
+def test_on_a_real_clock_a_batch_goes_its_way_by_itself(start: Callable[..., Emulator]) -> None:
+    emulator = start("--validating-seconds", "0.2", "--batch-seconds", "1", "--finalizing-seconds", "0.2")
     driver = drive(emulator)
     batch_id = driver.create([embedding_line(f"r{index}", f"text {index}") for index in range(200)])
     seen = set()

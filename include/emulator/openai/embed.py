@@ -29,9 +29,10 @@ class EmbeddingsEndpoint:
         self._embedder = embedder
 
     def measure(self, bodies: list[dict[str, Any]]) -> list[Measure]:
-        """Tokens of each request's inputs, counted exactly."""
+        """Tokens of each request's inputs."""
         inputs = [_inputs(body.get("input")) or [] for body in bodies]
-        counts = iter(count_all([text for each in inputs for text in each if isinstance(text, str)]))
+        texts = [text for each in inputs for text in each if isinstance(text, str)]
+        counts = iter(count_all(texts, exact=self._settings.tokens == "exact"))
         measures = []
         for each in inputs:
             sizes = [next(counts) if isinstance(value, str) else len(value) for value in each]

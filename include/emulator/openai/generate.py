@@ -28,7 +28,8 @@ class GenerationEndpoint:
     def measure(self, bodies: list[dict[str, Any]]) -> list[Measure]:
         """Prompt tokens, with the marks around chat messages."""
         prompts = [self._prompt(body) for body in bodies]
-        counts = count_all([each.text if isinstance(each, Prompt) else "" for each in prompts])
+        texts = [each.text if isinstance(each, Prompt) else "" for each in prompts]
+        counts = count_all(texts, exact=self._settings.tokens == "exact")
         measures = []
         for prompt, tokens in zip(prompts, counts, strict=True):
             marks = (
