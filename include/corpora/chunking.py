@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 from include.contracts import KEY_BYTES
+from include.corpora import tokens
 from include.corpora.config import ChunkingConfig
 from include.corpora.headings import Headings
 
@@ -26,6 +27,10 @@ _MODEL = "text-embedding-3-small"  # any model with the cl100k encoding
 # cut window by window, which ordinary text doesn't notice.
 _WINDOW_CHARACTERS_A_TOKEN = 40
 _SMALLEST_WINDOW = 4_096
+
+
+Piece = tuple[int, str]
+"""Where a piece of a text begins, and the piece."""
 
 
 class Chunk(NamedTuple):
@@ -42,6 +47,7 @@ class Chunker:
 
     def __init__(self, config: ChunkingConfig) -> None:
         self._markdown = config.format == "markdown"
+        self._tokens = config.tokens
         self._splitter = _splitter(config.format, config.tokens, config.overlap)
         self._window = max(_SMALLEST_WINDOW, config.tokens * _WINDOW_CHARACTERS_A_TOKEN)
 
@@ -49,13 +55,15 @@ class Chunker:
         """The chunks of one text in order; [] where it is blank."""
         pieces = self._splitter.chunk_indices(text) if len(text) <= self._window else self._windowed(text)
         headings = Headings(text) if self._markdown else None
+        if headings:
+            pieces = self._with_text_below(text, pieces, headings)
         return [
             Chunk(start, start + len(piece), piece, headings.at(start, piece) if headings else ())
             for start, piece in pieces
             if piece and not piece.isspace()
         ]
 
-    def _windowed(self, text: str) -> Iterator[tuple[int, str]]:
+    def _windowed(self, text: str) -> Iterator[Piece]:
         """Split window by window; each starts where the last one's last chunk, cut short, began."""
         start = 0
         while True:
@@ -68,6 +76,39 @@ class Chunker:
             whole = pieces[:-1] if len(pieces) > 1 and pieces[-1][0] > 0 else pieces
             yield from ((start + offset, piece) for offset, piece in whole)
             start += pieces[-1][0] if whole is not pieces else len(window)
+
+    def _with_text_below(self, text: str, pieces: Iterable[Piece], headings: Headings) -> Iterator[Piece]:
+        """The pieces, but none of headings alone, which the splitter leaves before a long paragraph."""
+        heading: int | None = None
+        end = 0
+        for start, piece in pieces:
+            end = start + len(piece)
+            if headings.are_all_of(start, end):
+                heading = start if heading is None else heading
+            elif heading is None or start <= heading:
+                heading = None
+                yield start, piece
+            else:
+                yield from self._led_by(text, heading, start, end)
+                heading = None
+        if heading is not None:
+            yield heading, text[heading:end]
+
+    def _led_by(self, text: str, heading: int, start: int, end: int) -> list[Piece]:
+        """Headings [heading, start) and the piece [start, end) below, in one chunk or as few as fit."""
+        together = text[heading:end]
+        if tokens.count([together])[0] <= self._tokens:
+            return [(heading, together)]
+        # Without line ends the headings are no section of their own, so sentences fill up their chunk.
+        flat = "".join(" " if character in "\r\n" else character for character in text[heading:start])
+        splitter = _splitter("text", max(1, self._tokens * 9 // 10), 0)
+        pieces = [
+            (heading + offset, together[offset : offset + len(piece)])
+            for offset, piece in splitter.chunk_indices(flat + text[start:end])
+        ]
+        led = len(pieces[0][1]) > start - heading
+        fits = led and max(tokens.count([piece for _, piece in pieces])) <= self._tokens
+        return pieces if fits else [(heading, text[heading:start]), (start, text[start:end])]
 
 
 @lru_cache(maxsize=8)

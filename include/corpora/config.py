@@ -18,8 +18,9 @@ from include.contracts import KEY_BYTES, PROJECT_ROOT, Metric, Space
 from include.errors import ConfigError
 
 SPLITTER = "semantic-text-splitter/0.33"
-"""The splitter whose boundaries the stored chunks have. Raised by hand with the library, because a
-new value gives every chunk a new id and every index a new version."""
+"""The splitter whose boundaries the stored chunks have. Raised by hand, with the library or with what
+`chunking.py` does around it, because a new value gives every chunk a new id and every index a new
+version."""
 
 Workload = Literal[
     "initial_ingest", "re_embed", "metadata_extraction", "nightly_eval", "query_replay", "dead_letter_replay"

@@ -15,14 +15,17 @@ class Headings:
     """All headings of one text, looked up by character."""
 
     def __init__(self, text: str) -> None:
+        self._text = text
         self._starts: list[int] = []
+        self._ends: list[int] = []
         self._paths: list[tuple[str, ...]] = []
         stack: list[tuple[int, str]] = []
-        for start, level, title in _headings(text):
+        for start, end, level, title in _headings(text):
             while stack and stack[-1][0] >= level:
                 stack.pop()
             stack.append((level, title))
             self._starts.append(start)
+            self._ends.append(end)
             self._paths.append(tuple(entry for _, entry in stack))
 
     def at(self, start: int, piece: str) -> tuple[str, ...]:
@@ -31,15 +34,28 @@ class Headings:
         index = bisect_right(self._starts, first) - 1
         return self._paths[index] if index >= 0 else ()
 
+    def are_all_of(self, start: int, end: int) -> bool:
+        """Whether characters [start, end) hold headings and blanks only, at least one heading."""
+        found = False
+        while True:
+            start += len(self._text[start:end]) - len(self._text[start:end].lstrip())
+            if start >= end:
+                return found
+            index = bisect_right(self._starts, start) - 1
+            if index < 0 or self._starts[index] != start:
+                return False
+            found = True
+            start = self._ends[index]
+
 
 def first_heading(text: str) -> str | None:
     """The title of a text's first heading, if it has one."""
-    return next((title for _, _, title in _headings(text) if title), None)
+    return next((title for _, _, _, title in _headings(text) if title), None)
 
 
-def _headings(text: str) -> list[tuple[int, int, str]]:
-    """Each heading as (character where its text's line begins, level, title)."""
-    found: list[tuple[int, int, str]] = []
+def _headings(text: str) -> list[tuple[int, int, int, str]]:
+    """Each heading as (its first character, the end of its last line, level, title)."""
+    found: list[tuple[int, int, int, str]] = []
     fence = ""
     previous, previous_start = "", 0
     position = 0
@@ -57,14 +73,14 @@ def _headings(text: str) -> list[tuple[int, int, str]]:
             previous = ""
             continue
         if match := _ATX.match(line):
-            found.append((start + match.start(1), len(match.group(1)), _atx_title(line[match.end() :])))
+            end = start + len(line)
+            found.append((start + match.start(1), end, len(match.group(1)), _atx_title(line[match.end() :])))
             previous = ""
         elif previous.strip() and (match := _SETEXT.match(line)):
             if not _NOT_A_PARAGRAPH.match(previous):
                 indent = len(previous) - len(previous.lstrip())
-                found.append(
-                    (previous_start + indent, 1 if match.group(1)[0] == "=" else 2, previous.strip())
-                )
+                level = 1 if match.group(1)[0] == "=" else 2
+                found.append((previous_start + indent, start + len(line), level, previous.strip()))
             previous = ""
         else:
             previous, previous_start = line, start

@@ -300,14 +300,13 @@ def _is_newer(one: Document, other: Document) -> bool:
 
 
 def _limited(events: Iterator[Event], limit: int) -> Iterator[Event]:
-    """Events up to the last document allowed."""
+    """Events up to the last document allowed; nothing is read beyond it."""
     left = limit
     for event in events:
-        if isinstance(event, Document):
-            if left == 0:
-                return
-            left -= 1
         yield event
+        left -= isinstance(event, Document)
+        if left <= 0:
+            return
 
 
 def _sampled(events: Iterator[Event], size: int) -> Iterator[Event]:

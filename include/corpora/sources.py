@@ -66,12 +66,12 @@ class Source:
     def __init__(self, config: CorpusConfig) -> None:
         self.config: SourceConfig = config.source
         self._markdown = config.chunking.format == "markdown"
-        self._fs, pattern = fsspec.core.url_to_fs(self.config.url)
-        self._root = pattern if _is_plain(pattern) and self._fs.isdir(pattern) else _fixed_part(pattern)
         self._partition = re.compile(self.config.partition) if self.config.partition else None
         try:
+            self._fs, pattern = fsspec.core.url_to_fs(self.config.url)
+            self._root = pattern if _is_plain(pattern) and self._fs.isdir(pattern) else _fixed_part(pattern)
             paths = self._list(pattern)
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, ImportError) as error:
             raise StorageError(f"source.url {self.config.url} can't be listed: {error}") from error
         self.files: dict[str, list[SourceFile]] = {}
         for path in sorted(paths):
