@@ -192,7 +192,7 @@ class TestWhatIsShownRuns:
         answer = openai.OpenAI().embeddings.create(model=model, dimensions=width, input=texts)
         store = LanceStore(f"{storage.root}/lancedb")
         store.ensure(IndexSpec("docs__1", width))
-        rows = {
+        rows: dict[str, list[Any]] = {
             "chunk_id": ["a", "b", "c"],
             "document_id": ["break", "function", "raise"],
             "text": texts,
