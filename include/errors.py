@@ -4,6 +4,7 @@ BatchInferenceError
 ├── ConfigError             a setting or corpus YAML is wrong; mend it
 ├── TooMuchBadInput         more of a source is unusable than its setting allows; nothing was sent
 ├── StorageError            a file that must be there isn't, or isn't whole
+│   └── PlanMissing         the run has no plan: its `prepare` never finished
 ├── LedgerError             the ledger can't be reached or is of another version
 ├── BudgetExceeded          the estimate passes the budget; nothing was sent
 ├── IndexMismatch           an index has another dimension or metric than it must
@@ -32,6 +33,10 @@ class ConfigError(BatchInferenceError):
 
 class StorageError(BatchInferenceError):
     """A file that must be there isn't, or isn't whole."""
+
+
+class PlanMissing(StorageError):
+    """A run has no plan, because its `prepare` never finished. Clear that task."""
 
 
 class TooMuchBadInput(BatchInferenceError):

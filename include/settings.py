@@ -32,6 +32,7 @@ class Settings:
     admission_seconds: float = 30.0
     unknown_grace_seconds: float = 900.0
     batch_deadline_hours: float = 30.0
+    retry_seconds: float = 60.0
     queue_full_seconds: float = 300.0
     """The wait after an account's queue was full, where the provider names none; doubled each time."""
     cool_down_seconds: float = 7200.0
@@ -75,6 +76,7 @@ def load_settings(get: Callable[[str], str | None] | None = None) -> Settings:
         admission_seconds=number("admission_seconds", Settings.admission_seconds),
         unknown_grace_seconds=number("unknown_grace_seconds", Settings.unknown_grace_seconds),
         batch_deadline_hours=number("batch_deadline_hours", Settings.batch_deadline_hours),
+        retry_seconds=number("retry_seconds", Settings.retry_seconds),
         queue_full_seconds=number("queue_full_seconds", Settings.queue_full_seconds),
         cool_down_seconds=number("cool_down_seconds", Settings.cool_down_seconds),
         file_wait_seconds=number("file_wait_seconds", Settings.file_wait_seconds),

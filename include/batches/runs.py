@@ -90,10 +90,16 @@ def finish(connection: Connection, run: str, state: EndState) -> None:
 
 def get(connection: Connection, run: str) -> RunRow:
     """One run. Raises LedgerError when the ledger doesn't know it."""
-    row = connection.execute("select * from runs where run = %s", (run,)).fetchone()
+    row = find(connection, run)
     if row is None:
         raise _unknown(run)
-    return _row(row)
+    return row
+
+
+def find(connection: Connection, run: str) -> RunRow | None:
+    """One run, or None where the ledger doesn't know it."""
+    row = connection.execute("select * from runs where run = %s", (run,)).fetchone()
+    return None if row is None else _row(row)
 
 
 def recent(connection: Connection, *, corpus: str | None = None, limit: int = 50) -> list[RunRow]:

@@ -13,7 +13,7 @@ import pendulum
 
 from include.contracts import JSON, RunRef, Space
 from include.corpora.config import CorpusConfig
-from include.errors import StorageError
+from include.errors import PlanMissing
 from include.storage import Storage
 
 PLAN_FORMAT = 1
@@ -58,11 +58,14 @@ class Request:
     priority: int = 0
     approve: bool = False
 
-    def wanted_partitions(self) -> tuple[str, ...] | None:
-        """The partitions this run may see; None means all. A named one beats the window."""
+    def wanted_partitions(self, *, dated: bool) -> tuple[str, ...] | None:
+        """The partitions this run may see; None means all. Named ones beat the window.
+
+        A window says nothing about a source that isn't `dated`: it is read whole every time.
+        """
         if self.partitions is not None:
             return self.partitions
-        return None if self.window is None else self.window.days()
+        return self.window.days() if self.window is not None and dated else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,13 +118,13 @@ class Plan:
 
     @classmethod
     def load(cls, storage: Storage, uri: str) -> Plan:
-        """Read a run's plan. Raises StorageError when it has none.
+        """Read a run's plan. Raises PlanMissing when it has none.
 
         Fields that a later version added are ignored, so that an earlier one can still land.
         """
         path = f"{uri}/plan.json"
         if not storage.exists(path):
-            raise StorageError(
+            raise PlanMissing(
                 f"{storage.url(path)} isn't there: `prepare` never finished in this run; clear it"
             )
         data = storage.read_json(path)

@@ -124,12 +124,18 @@ def _sum(found: Iterable[Mapping[str, Any]], name: str) -> int:
     return sum(int(counts.get(name) or 0) for counts in found)
 
 
-def finish(services: Services, ref: RunRef) -> Report:
-    """Gather the run's figures from the ledger, write its report, and log it."""
+def finish(services: Services, ref: RunRef) -> Report | None:
+    """Gather the run's figures from the ledger, write its report, and log it.
+
+    A run whose `prepare` failed before it could say anything has none.
+    """
     storage = services.storage
     plan = Plan.load(storage, ref.uri) if storage.exists(f"{ref.uri}/plan.json") else None
     with services.ledger() as connection:
-        row = runs.get(connection, ref.run)
+        row = runs.find(connection, ref.run)
+        if row is None:
+            log.warning("Run %s isn't in the ledger: `prepare` failed before it was recorded", ref.run)
+            return None
         if row.state == "running":
             runs.finish(connection, ref.run, "failed")
             row = runs.get(connection, ref.run)

@@ -11,13 +11,13 @@ is the only leaf that counts.
 
 from __future__ import annotations
 
-import os
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pendulum
 from airflow.sdk import DAG, Asset, CronDataIntervalTimetable, Param, task_group
+from airflow.sdk.configuration import conf
 from airflow.sdk.definitions._internal.node import DAGNode
 
 from batch_inference.operators import ApproveOperator, StepOperator, SubmitOperator
@@ -43,7 +43,7 @@ class BrokenCorpus(DAG):
 
 def corpora_dir() -> Path:
     """Where the corpora's YAML files lie; read without needing the other settings."""
-    return Path(os.environ.get("AIRFLOW__BATCH_INFERENCE__CORPORA_DIR") or Settings.corpora_dir)
+    return Path(conf.get("batch_inference", "corpora_dir", fallback=Settings.corpora_dir))
 
 
 def build_all(workload: str, doc_md: str) -> dict[str, DAG]:
@@ -134,7 +134,9 @@ def build(workload: str, config: CorpusConfig, doc_md: str) -> DAG:
         tags=[workload, corpus],
         default_args={
             "retries": 3,
-            "retry_delay": timedelta(seconds=float(os.environ.get("BATCH_INFERENCE_RETRY_SECONDS", 60))),
+            "retry_delay": timedelta(
+                seconds=conf.getfloat("batch_inference", "retry_seconds", fallback=Settings.retry_seconds)
+            ),
         },
     ) as dag:
 

@@ -18,13 +18,23 @@ from include.errors import (
     BudgetExceeded,
     ConfigError,
     IndexMismatch,
+    PlanMissing,
     ProviderRefused,
     PublishRefused,
     QueueFull,
     ReconcileError,
+    TooMuchBadInput,
 )
 
-FINAL = (ConfigError, BudgetExceeded, IndexMismatch, PublishRefused, ReconcileError)
+FINAL = (
+    ConfigError,
+    BudgetExceeded,
+    IndexMismatch,
+    PlanMissing,
+    PublishRefused,
+    ReconcileError,
+    TooMuchBadInput,
+)
 """Errors that a retry can't mend."""
 
 
@@ -78,7 +88,7 @@ class SubmitOperator(StepOperator):
         self.defer(
             trigger=RoomTrigger(seconds=waiting["seconds"], reason=waiting["reason"]),
             method_name="execute",
-            timeout=timedelta(hours=services().settings.batch_deadline_hours),
+            timeout=timedelta(seconds=waiting["seconds"]) + timedelta(hours=1),
         )
 
 

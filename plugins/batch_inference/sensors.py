@@ -15,6 +15,7 @@ from batch_inference.runs import run_ref
 from batch_inference.triggers import BatchTrigger
 
 _GIVE_BACK_POLLS = 30
+_SLACK = timedelta(hours=1)
 
 
 class BatchSensor(BaseSensorOperator):
@@ -75,6 +76,6 @@ class BatchSensor(BaseSensorOperator):
                 give_back_seconds=give_back,
             ),
             method_name="execute",
-            # `execution_timeout` doesn't bound a deferral.
-            timeout=timedelta(hours=settings.batch_deadline_hours),
+            # `execution_timeout` doesn't bound a deferral. The trigger gives back long before this.
+            timeout=timedelta(seconds=give_back) + _SLACK,
         )

@@ -138,6 +138,7 @@ def watch(services: Services, ref: RunRef, part: str) -> dict[str, Any] | None:
             elif not seen:
                 assert row.batch_id is not None
                 pending.append(row.batch_id)
+                _cancel_overdue(services, connection, endpoint, row)
     if not pending and seconds is None:
         return None
     return {
@@ -146,6 +147,20 @@ def watch(services: Services, ref: RunRef, part: str) -> dict[str, Any] | None:
         "batch_ids": pending,
         "seconds": seconds,
     }
+
+
+def _cancel_overdue(
+    services: Services, connection: Connection, endpoint: Endpoint, row: submissions.SubmissionRow
+) -> None:
+    """A batch that takes longer than any should is cancelled: what it has done is landed, the rest is
+    asked again."""
+    if row.batch_id and watching.is_overdue(connection, row, services.settings):
+        log.warning(
+            "Batch %s has run for over %.0f hours: cancelling it to land what it has done",
+            row.batch_id,
+            services.settings.batch_deadline_hours,
+        )
+        endpoint.provider.cancel(row.batch_id)
 
 
 def land(services: Services, ref: RunRef, part: str) -> None:

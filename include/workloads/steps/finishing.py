@@ -58,7 +58,6 @@ def upsert(services: Services, ref: RunRef, part: str) -> None:
                 corpus=plan.corpus,
             )
             total.update({name: value for name, value in asdict(report).items() if isinstance(value, int)})
-            log.info("Range %d of %d-%d: %s", number, first, last, report)
         runs.record(connection, ref.run, f"upsert {part}", dict(total))
 
 

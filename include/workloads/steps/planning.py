@@ -45,7 +45,7 @@ def prepare(services: Services, ref: RunRef, request: Request) -> list[str]:
             priority=request.priority,
             budget_usd=budget,
         )
-        wanted = request.wanted_partitions()
+        wanted = request.wanted_partitions(dated=config.source.partition is not None)
         report = preparing.prepare(
             connection,
             storage,
