@@ -158,6 +158,12 @@ def _status(provider: BatchProvider, row: SubmissionRow) -> BatchStatus:
 
 def _why_unanswered(status: BatchStatus) -> Verdict:
     """What it means that a key sent has no answer in any file."""
+    if status.error is None and status.failed_lines:
+        named = ", ".join(sorted({code for code, _ in status.failed_lines.values()}))
+        message = (
+            f"batch {status.batch_id} was refused whole for {len(status.failed_lines)} other lines: {named}"
+        )
+        return OutcomeClass.RETRYABLE, "file_refused", message
     if status.error is None:
         return (
             OutcomeClass.RETRYABLE,

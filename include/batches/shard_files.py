@@ -317,16 +317,19 @@ class LineCheck:
 
     def __call__(self, body: bytes, custom_id: str) -> None:
         """Raises BatchInferenceError that says what is wrong with which line."""
+        record: Any = None
+        inner: Any = None
         try:
-            record: Any = self._parser.parse(body)
+            record = self._parser.parse(body)
             named = record["custom_id"]
             url = record.get("url")
             inner = record.get("body") or record.get("params")
             model = None if inner is None else inner.get("model")
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise self._bad(custom_id, f"isn't a JSON object with a custom_id ({error})") from None
+        finally:
             # The parser can't be used again while objects of its last document live.
-            del record, inner
-        except (ValueError, KeyError, AttributeError) as error:
-            raise self._bad(custom_id, f"isn't a JSON object with a custom_id ({error})") from error
+            record = inner = None
         if named != custom_id:
             raise self._bad(custom_id, f"bears the custom_id {named!r}")
         if url is not None and url != self._endpoint:
