@@ -60,14 +60,21 @@ def check_vectors(
         raise ReadBackFailed(f"{index} lists chunk {absent[0]} but doesn't give it back: run this step again")
     order = np.array([where[name] for name in names], np.int64)
     held = matrix(found["vector"])[order]
-    if not np.isfinite(held).all():
-        raise ReadBackFailed(f"{index} gives back vectors that aren't finite")
+    check_finite(index, held)
     if metric is Metric.COSINE:
         given, held = _unit(given), _unit(held)
     far = np.linalg.norm(held - given, axis=1) > TOLERANCE * np.maximum(np.linalg.norm(given, axis=1), 1e-9)
     if far.any():
         name = names[int(np.flatnonzero(far)[0])]
         raise ReadBackFailed(f"{index} gives back another vector for chunk {name} than it took: run again")
+
+
+def check_finite(index: str, vectors: npt.NDArray[np.float32]) -> None:
+    """Raise ReadBackFailed where a vector has no direction: not finite, or all zero."""
+    if not np.isfinite(vectors).all() or not vectors.any(axis=1).all():
+        raise ReadBackFailed(
+            f"{index} gives back vectors that are zero or not finite: drop the index and run the ingest again"
+        )
 
 
 def matrix(column: pa.ChunkedArray[Any]) -> npt.NDArray[np.float32]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -216,13 +215,14 @@ def test_killed_at_any_moment_and_run_again_gives_the_undisturbed_index(
     world.upsert(second, "docs__2")
 
     command = [sys.executable, "-m", "tests.indexes.upsert_process", ledger_url, world.storage.root]
-    for seen in (900, 1100, 1500, 1750):
+    killed = 0
+    for seen in (1300, 2200, 3050):  # while new rows go in, and just before old ones go
         process = subprocess.Popen([*command, f"file://{tmp_path}/lancedb", "second", "100"], cwd=ROOT)
-        ids = 0
-        while process.poll() is None and ids < seen:
-            ids = sum(part.num_rows for part in world.store.ids(VERSION))
-        os.kill(process.pid, signal.SIGKILL) if process.poll() is None else None
-        process.wait()
+        while process.poll() is None and world.store.count(VERSION) < seen:
+            pass
+        process.kill()
+        killed += process.wait() == -signal.SIGKILL
+    assert killed >= 2
     world.upsert(second, batch_rows=100)
     assert world.rows() == world.rows("docs__2")
     assert versions.get(world.ledger, VERSION).state == "building"
@@ -240,7 +240,7 @@ def test_of_two_runs_over_the_same_documents_at_once_the_newest_truth_stands(
     command = [sys.executable, "-m", "tests.indexes.upsert_process", ledger_url, world.storage.root]
     processes = [
         subprocess.Popen([*command, f"file://{tmp_path}/lancedb", run, "50"], cwd=ROOT)
-        for run in ("late", "newer", "late", "newer")
+        for run in ("late", "newer", "late")
     ]
-    assert [process.wait(timeout=300) for process in processes] == [0, 0, 0, 0]
+    assert [process.wait(timeout=300) for process in processes] == [0, 0, 0]
     assert world.held() == {d.name: set(d.chunks) for d in (*newest, *documents[250:])}
