@@ -19,7 +19,7 @@ from include.providers.openai import OpenAIBatches
 from include.requests.keys import item_key
 from include.settings import Settings
 from include.storage import Storage
-from tests.conftest import Emulator
+from tests.tenant import Tenant
 
 SPACE = Space("openai", "emulator", "/v1/embeddings", "text-embedding-3-small", {"dimensions": 8})
 ACCOUNT = "acme"
@@ -31,9 +31,9 @@ SETTINGS = Settings(
 
 
 def openai_provider(
-    base_url: str, *, account: str = ACCOUNT, key: str = "sk-test", project: str | None = None
+    base_url: str, project: str | None = None, *, account: str = ACCOUNT, key: str = "sk-test"
 ) -> OpenAIBatches:
-    """The provider on this server. The SDK retries on its own, as it does from Airflow's hook."""
+    """The provider on this server, from one of its projects; the SDK retries, as in Airflow's hook."""
     return OpenAIBatches(
         OpenAI(base_url=base_url, api_key=key, project=project, timeout=30, max_retries=1),
         AsyncOpenAI(base_url=base_url, api_key=key, project=project, timeout=30, max_retries=1),
@@ -138,12 +138,12 @@ def send(
     )
 
 
-def advance(ledger: Connection, emulator: Emulator, seconds: float) -> None:
+def advance(ledger: Connection, emulator: Tenant, seconds: float) -> None:
     """Move the ledger's clock and the emulator's together."""
     clock.advance(ledger, seconds)
     emulator.advance(seconds)
 
 
-def batches(emulator: Emulator) -> list[dict[str, Any]]:
+def batches(emulator: Tenant) -> list[dict[str, Any]]:
     """What the emulator's books say was created."""
     return list(emulator.state()["batches"])

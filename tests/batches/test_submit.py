@@ -29,13 +29,19 @@ from tests.batches.submitting import (
     send,
 )
 from tests.conftest import Emulator
+from tests.tenant import Tenant, tenant_of
 
 TEXTS = [f"text number {number}" for number in range(5)]
 
 
 @pytest.fixture
-def provider(emulator: Emulator) -> OpenAIBatches:
-    return openai_provider(emulator.openai_url)
+def emulator(calm_emulator: Emulator) -> Tenant:
+    return tenant_of(calm_emulator)
+
+
+@pytest.fixture
+def provider(emulator: Tenant) -> OpenAIBatches:
+    return openai_provider(emulator.openai_url, emulator.project)
 
 
 @pytest.fixture
@@ -49,7 +55,7 @@ def happened(ledger: Connection, id: str) -> list[str]:
 
 
 def test_a_shard_is_uploaded_created_watched_and_read(
-    ledger: Connection, storage: Storage, provider: OpenAIBatches, emulator: Emulator, shard: Shard
+    ledger: Connection, storage: Storage, provider: OpenAIBatches, emulator: Tenant, shard: Shard
 ) -> None:
     submitted = send(ledger, storage, provider, shard.id)
     assert isinstance(submitted, Submitted) and submitted.batch_id
@@ -91,7 +97,7 @@ class TestUnknown:
         ledger: Connection,
         storage: Storage,
         provider: OpenAIBatches,
-        emulator: Emulator,
+        emulator: Tenant,
         shard: Shard,
         fault: dict[str, Any],
     ) -> None:
@@ -107,7 +113,7 @@ class TestUnknown:
         ledger: Connection,
         storage: Storage,
         provider: OpenAIBatches,
-        emulator: Emulator,
+        emulator: Tenant,
         shard: Shard,
         status: int,
     ) -> None:
@@ -140,7 +146,7 @@ class TestUnknown:
         ledger: Connection,
         storage: Storage,
         provider: OpenAIBatches,
-        emulator: Emulator,
+        emulator: Tenant,
         shard: Shard,
         fault: dict[str, Any],
     ) -> None:
@@ -156,7 +162,7 @@ class TestUnknown:
         assert len(batches(emulator)) == 1
 
     def test_one_look_up_is_not_enough_however_long_ago(
-        self, ledger: Connection, storage: Storage, provider: OpenAIBatches, emulator: Emulator, shard: Shard
+        self, ledger: Connection, storage: Storage, provider: OpenAIBatches, emulator: Tenant, shard: Shard
     ) -> None:
         emulator.faults(
             {"on": "batches.create", "do": "status", "status": 500},
@@ -164,10 +170,12 @@ class TestUnknown:
         )
         assert isinstance(send(ledger, storage, provider, shard.id), Waiting)
         advance(ledger, emulator, SETTINGS.unknown_grace_seconds + 1)
-        assert isinstance(send(ledger, storage, openai_provider(emulator.openai_url), shard.id), Waiting)
+        assert isinstance(
+            send(ledger, storage, openai_provider(emulator.openai_url, emulator.project), shard.id), Waiting
+        )
 
     def test_a_second_batch_of_one_create_is_cancelled(
-        self, ledger: Connection, storage: Storage, provider: OpenAIBatches, emulator: Emulator, shard: Shard
+        self, ledger: Connection, storage: Storage, provider: OpenAIBatches, emulator: Tenant, shard: Shard
     ) -> None:
         emulator.faults({"on": "batches.create", "do": "status", "status": 500})
         assert isinstance(send(ledger, storage, provider, shard.id), Waiting)
@@ -184,7 +192,7 @@ class TestRefused:
     """`create` was answered with a no: nothing exists."""
 
     def test_a_full_queue_waits_as_long_as_it_is_told_and_stays_the_same_attempt(
-        self, ledger: Connection, storage: Storage, provider: OpenAIBatches, emulator: Emulator, shard: Shard
+        self, ledger: Connection, storage: Storage, provider: OpenAIBatches, emulator: Tenant, shard: Shard
     ) -> None:
         emulator.faults(
             {
@@ -211,7 +219,7 @@ class TestRefused:
         ledger: Connection,
         storage: Storage,
         provider: OpenAIBatches,
-        emulator: Emulator,
+        emulator: Tenant,
         shard: Shard,
         on: str,
     ) -> None:
@@ -221,7 +229,7 @@ class TestRefused:
         row = row_of(ledger, shard)
         assert (row.state, row.reserved_tokens) == ("planned", 0)
         emulator.faults()
-        rotated = openai_provider(emulator.openai_url, key="sk-another")
+        rotated = openai_provider(emulator.openai_url, emulator.project, key="sk-another")
         submitted = send(ledger, storage, rotated, shard.id)
         assert isinstance(submitted, Submitted) and submitted.attempt == 1
 
@@ -231,7 +239,7 @@ class TestRefused:
         ledger: Connection,
         storage: Storage,
         provider: OpenAIBatches,
-        emulator: Emulator,
+        emulator: Tenant,
         shard: Shard,
         on: str,
     ) -> None:
@@ -244,7 +252,7 @@ class TestRefused:
         assert isinstance(submitted, Submitted) and submitted.attempt == 2
 
     def test_a_file_that_is_not_found_at_once_is_asked_for_again(
-        self, ledger: Connection, storage: Storage, provider: OpenAIBatches, emulator: Emulator, shard: Shard
+        self, ledger: Connection, storage: Storage, provider: OpenAIBatches, emulator: Tenant, shard: Shard
     ) -> None:
         emulator.faults(missing_file(times=2))
         submitted = send(ledger, storage, provider, shard.id)
@@ -252,7 +260,7 @@ class TestRefused:
         assert emulator.state()["requests"]["files.create"] == 1
 
     def test_a_file_that_is_never_found_is_uploaded_anew_and_then_given_up(
-        self, ledger: Connection, storage: Storage, provider: OpenAIBatches, emulator: Emulator, shard: Shard
+        self, ledger: Connection, storage: Storage, provider: OpenAIBatches, emulator: Tenant, shard: Shard
     ) -> None:
         settings = with_quick_file_waits()
         emulator.faults(missing_file(times=5))
@@ -266,12 +274,14 @@ class TestRefused:
         assert row_of(ledger, other).state == "void"
 
     def test_a_server_that_is_down_is_waited_for_without_a_grace(
-        self, ledger: Connection, storage: Storage, emulator: Emulator, shard: Shard
+        self, ledger: Connection, storage: Storage, emulator: Tenant, shard: Shard
     ) -> None:
         down = openai_provider("http://127.0.0.1:9/v1")
         assert isinstance(send(ledger, storage, down, shard.id), Waiting)
         assert row_of(ledger, shard).state == "planned"
-        assert isinstance(send(ledger, storage, openai_provider(emulator.openai_url), shard.id), Submitted)
+        assert isinstance(
+            send(ledger, storage, openai_provider(emulator.openai_url, emulator.project), shard.id), Submitted
+        )
 
 
 def missing_file(times: int) -> dict[str, Any]:
@@ -287,26 +297,26 @@ def with_quick_file_waits() -> Any:
 
 class TestAccounts:
     def test_a_rotated_key_resumes(
-        self, ledger: Connection, storage: Storage, provider: OpenAIBatches, emulator: Emulator, shard: Shard
+        self, ledger: Connection, storage: Storage, provider: OpenAIBatches, emulator: Tenant, shard: Shard
     ) -> None:
         submitted = send(ledger, storage, provider, shard.id)
-        rotated = openai_provider(emulator.openai_url, key="sk-rotated")
+        rotated = openai_provider(emulator.openai_url, emulator.project, key="sk-rotated")
         assert send(ledger, storage, rotated, shard.id) == submitted
         assert watch.look(ledger, rotated, row_of(ledger, shard), settings=SETTINGS) is watch.Seen.RUNNING
         assert len(batches(emulator)) == 1
 
     def test_another_projects_404_is_recognised(
-        self, ledger: Connection, storage: Storage, provider: OpenAIBatches, emulator: Emulator, shard: Shard
+        self, ledger: Connection, storage: Storage, provider: OpenAIBatches, emulator: Tenant, shard: Shard
     ) -> None:
         send(ledger, storage, provider, shard.id)
-        other = openai_provider(emulator.openai_url, account="other", project="other")
+        other = openai_provider(emulator.openai_url, "other", account="other")
         with pytest.raises(AccountError, match="belongs to account acme"):
             watch.look(ledger, other, row_of(ledger, shard), settings=SETTINGS)
         row = row_of(ledger, shard)
         assert (row.state, row.missing_since) == ("running", None)
 
     def test_an_unknown_create_is_not_looked_for_in_another_account(
-        self, ledger: Connection, storage: Storage, provider: OpenAIBatches, emulator: Emulator, shard: Shard
+        self, ledger: Connection, storage: Storage, provider: OpenAIBatches, emulator: Tenant, shard: Shard
     ) -> None:
         emulator.faults(
             {"on": "batches.create", "do": "drop_after"},
@@ -314,23 +324,23 @@ class TestAccounts:
         )
         send(ledger, storage, provider, shard.id)
         emulator.faults()
-        other = openai_provider(emulator.openai_url, account="other", project="other")
+        other = openai_provider(emulator.openai_url, "other", account="other")
         with pytest.raises(AccountError):
             send(ledger, storage, other, shard.id)
         assert isinstance(send(ledger, storage, provider, shard.id), Submitted)
         assert len(batches(emulator)) == 1
 
     def test_what_was_not_sent_yet_follows_the_connection(
-        self, ledger: Connection, storage: Storage, emulator: Emulator, shard: Shard
+        self, ledger: Connection, storage: Storage, emulator: Tenant, shard: Shard
     ) -> None:
-        other = openai_provider(emulator.openai_url, account="other", project="other")
+        other = openai_provider(emulator.openai_url, "other", account="other")
         assert isinstance(send(ledger, storage, other, shard.id), Submitted)
         assert row_of(ledger, shard).account == "other"
 
 
 class TestWatching:
     def test_a_404_is_unknown_for_a_long_while(
-        self, ledger: Connection, storage: Storage, provider: OpenAIBatches, emulator: Emulator, shard: Shard
+        self, ledger: Connection, storage: Storage, provider: OpenAIBatches, emulator: Tenant, shard: Shard
     ) -> None:
         send(ledger, storage, provider, shard.id)
         emulator.faults({"on": "batches.retrieve", "do": "status", "status": 404})
@@ -345,7 +355,7 @@ class TestWatching:
         assert row_of(ledger, shard).provider_status == "completed"
 
     def test_a_404_for_longer_than_the_deadline_is_the_end(
-        self, ledger: Connection, storage: Storage, provider: OpenAIBatches, emulator: Emulator, shard: Shard
+        self, ledger: Connection, storage: Storage, provider: OpenAIBatches, emulator: Tenant, shard: Shard
     ) -> None:
         send(ledger, storage, provider, shard.id)
         emulator.faults({"on": "batches.retrieve", "do": "status", "status": 404})
@@ -357,7 +367,7 @@ class TestWatching:
         assert (row.state, row.provider_status) == ("ended", "not_found")
 
     def test_no_error_of_a_poll_ends_a_wait(
-        self, ledger: Connection, storage: Storage, provider: OpenAIBatches, emulator: Emulator, shard: Shard
+        self, ledger: Connection, storage: Storage, provider: OpenAIBatches, emulator: Tenant, shard: Shard
     ) -> None:
         send(ledger, storage, provider, shard.id)
         for fault in (
@@ -370,7 +380,7 @@ class TestWatching:
             assert look is watch.Seen.RUNNING
 
     def test_a_queue_that_is_full_all_the_same_is_a_new_attempt_later(
-        self, ledger: Connection, storage: Storage, provider: OpenAIBatches, emulator: Emulator, shard: Shard
+        self, ledger: Connection, storage: Storage, provider: OpenAIBatches, emulator: Tenant, shard: Shard
     ) -> None:
         emulator.faults(
             {
@@ -399,7 +409,7 @@ class TestWatching:
 
 class TestSharing:
     def test_a_run_that_joined_follows_to_the_new_attempt_and_pays_for_what_it_submits(
-        self, ledger: Connection, storage: Storage, provider: OpenAIBatches, emulator: Emulator, shard: Shard
+        self, ledger: Connection, storage: Storage, provider: OpenAIBatches, emulator: Tenant, shard: Shard
     ) -> None:
         add_run(ledger, "second")
         list_shard(ledger, shard, "second", joined=True)

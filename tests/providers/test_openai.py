@@ -32,19 +32,26 @@ from include.errors import (
 )
 from include.providers.openai import OpenAIBatches, account_of
 from include.providers.openai_errors import INPUT_FILE_MISSING
-from tests.conftest import Emulator, free_port
+from tests.conftest import free_port
+from tests.tenant import Tenant
 
 SPACE = Space("openai", "emulator", "/v1/embeddings", "text-embedding-3-small", {"dimensions": 8})
 
 
 def provider_at(url: str, project: str | None = None) -> OpenAIBatches:
-    options: dict[str, Any] = {"base_url": url, "api_key": "sk-test", "project": project, "timeout": 20}
+    options: dict[str, Any] = {
+        "base_url": url,
+        "api_key": "sk-test",
+        "project": project,
+        "timeout": 20,
+        "max_retries": 1,
+    }
     return OpenAIBatches(OpenAI(**options), AsyncOpenAI(**options), account="acme")
 
 
 @pytest.fixture
-def provider(emulator: Emulator) -> OpenAIBatches:
-    return provider_at(emulator.openai_url)
+def provider(emulator: Tenant) -> OpenAIBatches:
+    return provider_at(emulator.openai_url, emulator.project)
 
 
 def upload(provider: OpenAIBatches, texts: list[str], space: Space = SPACE) -> Submission:
@@ -57,7 +64,7 @@ def upload(provider: OpenAIBatches, texts: list[str], space: Space = SPACE) -> S
     return dataclasses.replace(submission, file_id=file_id)
 
 
-def run(provider: OpenAIBatches, emulator: Emulator, texts: list[str], space: Space = SPACE) -> BatchStatus:
+def run(provider: OpenAIBatches, emulator: Tenant, texts: list[str], space: Space = SPACE) -> BatchStatus:
     status = provider.create(upload(provider, texts, space))
     emulator.advance(3600)
     return provider.status(status.batch_id)
@@ -74,7 +81,7 @@ def test_an_account_outlives_its_key_and_differs_by_project() -> None:
 
 
 class TestOutcomes:
-    def test_output_and_error_files_are_both_read(self, provider: OpenAIBatches, emulator: Emulator) -> None:
+    def test_output_and_error_files_are_both_read(self, provider: OpenAIBatches, emulator: Tenant) -> None:
         emulator.faults(
             {"on": "line", "when": {"custom_id": "01" * 16}, "do": "line_error", "status": 400, "code": "bad"}
         )
@@ -89,7 +96,7 @@ class TestOutcomes:
 
     @pytest.mark.parametrize("fault", ["cut", "shorten"])
     def test_a_download_that_breaks_off_or_ends_early_is_begun_again(
-        self, provider: OpenAIBatches, emulator: Emulator, fault: str
+        self, provider: OpenAIBatches, emulator: Tenant, fault: str
     ) -> None:
         status = run(provider, emulator, [f"text {n}" for n in range(40)])
         emulator.faults({"on": "files.content", "when": {"times": 2}, "do": fault, "bytes": 1000})
@@ -97,7 +104,7 @@ class TestOutcomes:
         assert len({o.custom_id for o in outcomes}) == len(outcomes) == 40
 
     def test_a_download_that_never_comes_whole_is_not_read_at_all(
-        self, provider: OpenAIBatches, emulator: Emulator
+        self, provider: OpenAIBatches, emulator: Tenant
     ) -> None:
         status = run(provider, emulator, ["one", "two"])
         emulator.faults({"on": "files.content", "do": "shorten", "bytes": 100})
@@ -105,7 +112,7 @@ class TestOutcomes:
             next(provider.outcomes(status, SPACE))
 
     def test_the_lines_that_a_whole_file_validation_names_are_told(
-        self, provider: OpenAIBatches, emulator: Emulator
+        self, provider: OpenAIBatches, emulator: Tenant
     ) -> None:
         submission = Submission(str(uuid.uuid4()), "ab" * 16, 1, "test", SPACE.endpoint, 2)
         body = provider.line(SPACE, [Item(b"a" * 16, "x", 1)], "a") + b"{nonsense\n"
@@ -120,7 +127,7 @@ class TestOutcomes:
 
 class TestFind:
     def test_a_batch_is_found_behind_any_number_of_newer_ones(
-        self, provider: OpenAIBatches, emulator: Emulator
+        self, provider: OpenAIBatches, emulator: Tenant
     ) -> None:
         wanted = upload(provider, ["wanted"])
         batch_id = provider.create(wanted).batch_id
@@ -132,7 +139,7 @@ class TestFind:
         assert [provider.status(batch_id).batch_id] == [batch_id]
 
     def test_looking_stops_at_batches_older_than_the_file(
-        self, provider: OpenAIBatches, emulator: Emulator
+        self, provider: OpenAIBatches, emulator: Tenant
     ) -> None:
         old = upload(provider, ["old"])
         for _ in range(101):
@@ -148,7 +155,7 @@ class TestFind:
         ['{"object": "list"}', '{"data": {}, "has_more": false}', '{"data": [], "has_more": true}', "<p>"],
     )
     def test_a_page_that_cannot_be_read_is_no_empty_page(
-        self, provider: OpenAIBatches, emulator: Emulator, body: str
+        self, provider: OpenAIBatches, emulator: Tenant, body: str
     ) -> None:
         submission = upload(provider, ["x"])
         emulator.faults({"on": "batches.list", "do": "status", "status": 200, "body": body})
@@ -159,7 +166,7 @@ class TestFind:
 class TestPoll:
     @pytest.mark.parametrize("count", [3, 30])
     def test_many_are_asked_for_at_once_and_a_missing_one_is_not_found(
-        self, provider: OpenAIBatches, emulator: Emulator, count: int
+        self, provider: OpenAIBatches, emulator: Tenant, count: int
     ) -> None:
         submission = upload(provider, ["x"])
         ids = [provider.create(submission).batch_id for _ in range(count)]
@@ -168,14 +175,14 @@ class TestPoll:
 
     @pytest.mark.parametrize("on", ["batches.retrieve", "batches.list"])
     def test_a_poll_that_fails_leaves_the_batch_out(
-        self, provider: OpenAIBatches, emulator: Emulator, on: str
+        self, provider: OpenAIBatches, emulator: Tenant, on: str
     ) -> None:
         submission = upload(provider, ["x"])
         ids = [provider.create(submission).batch_id for _ in range(20 if on == "batches.list" else 1)]
         emulator.faults({"on": on, "do": "drop_before"})
         assert asyncio.run(provider.poll(ids)) == []
 
-    def test_a_status_never_heard_of_is_running(self, provider: OpenAIBatches, emulator: Emulator) -> None:
+    def test_a_status_never_heard_of_is_running(self, provider: OpenAIBatches, emulator: Tenant) -> None:
         batch_id = provider.create(upload(provider, ["x"])).batch_id
         answer = next(b for b in emulator.state()["batches"] if b["id"] == batch_id)
         emulator.faults(
@@ -208,7 +215,7 @@ class TestErrors:
     def test_create_is_called_once_and_only_a_clear_no_is_a_refusal(
         self,
         provider: OpenAIBatches,
-        emulator: Emulator,
+        emulator: Tenant,
         fault: dict[str, Any],
         error: type[ProviderError],
     ) -> None:
@@ -221,7 +228,7 @@ class TestErrors:
 
     @pytest.mark.parametrize(("header", "seconds"), [("7", 7.0), ("Fri, 01 Jan 2021 00:00:00 GMT", 0.0)])
     def test_a_full_queue_says_how_long_to_wait(
-        self, provider: OpenAIBatches, emulator: Emulator, header: str, seconds: float
+        self, provider: OpenAIBatches, emulator: Tenant, header: str, seconds: float
     ) -> None:
         submission = upload(provider, ["x"])
         emulator.faults(
@@ -232,7 +239,7 @@ class TestErrors:
         assert caught.value.retry_after == seconds
 
     def test_no_credit_is_an_account_error_though_its_status_is_429(
-        self, provider: OpenAIBatches, emulator: Emulator
+        self, provider: OpenAIBatches, emulator: Tenant
     ) -> None:
         submission = upload(provider, ["x"])
         body = {"error": {"message": "You exceeded your quota", "code": "insufficient_quota"}}
@@ -252,7 +259,7 @@ class TestErrors:
         with pytest.raises(ProviderUnavailable, match="nothing was sent"):
             provider.create(submission)
 
-    def test_another_project_does_not_see_the_batch(self, emulator: Emulator) -> None:
+    def test_another_project_does_not_see_the_batch(self, emulator: Tenant) -> None:
         batch_id = provider_at(emulator.openai_url, "p1")
         created = batch_id.create(upload(batch_id, ["x"]))
         other = provider_at(emulator.openai_url, "p2")
@@ -261,7 +268,7 @@ class TestErrors:
 
 class TestEnding:
     def test_cancelling_what_has_ended_or_is_gone_is_no_error(
-        self, provider: OpenAIBatches, emulator: Emulator
+        self, provider: OpenAIBatches, emulator: Tenant
     ) -> None:
         status = run(provider, emulator, ["x"])
         provider.cancel(status.batch_id)
@@ -289,7 +296,7 @@ def test_a_probe_asks_the_real_time_twin(
     assert right(outcome)
 
 
-def test_a_probe_of_what_the_service_refuses_says_why(provider: OpenAIBatches, emulator: Emulator) -> None:
+def test_a_probe_of_what_the_service_refuses_says_why(provider: OpenAIBatches, emulator: Tenant) -> None:
     outcome = provider.probe(dataclasses.replace(SPACE, model="no-such-model"), "Does this work?")
     assert outcome.cls is OutcomeClass.ACCOUNT, outcome
     assert "no-such-model" in outcome.message
