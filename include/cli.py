@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable, Iterable
+from dataclasses import asdict
 from datetime import datetime
 from functools import wraps
 from typing import Annotated, Any, ParamSpec, TypeVar
@@ -178,6 +179,109 @@ def show_submissions(
             for s in found
         ),
     )
+
+
+@app.command()
+@errors_in_words
+def story(
+    name: Annotated[str, typer.Argument(help="A submission, its batch at the provider, or its shard.")],
+) -> None:
+    """Tell a submission's whole story: who asked, what was sent, what came of it, what it cost."""
+    from include.batches.story import story as tell
+    from include.ledger.connect import connect
+
+    with connect(load_settings().ledger_url) as connection:
+        console.print("\n".join(tell(connection, name).lines()), markup=False)
+
+
+@app.command()
+@errors_in_words
+def cancel(run: Annotated[str, typer.Argument(help="A run, as `runs` names it.")]) -> None:
+    """Cancel at the provider whatever a run has there that no other run waits for."""
+    from include.batches import runs as ledger_runs
+    from include.batches.cancel import cancel_run
+    from include.workloads.clients import services
+    from include.workloads.plan import Plan
+
+    outside = services()
+    with outside.ledger() as connection:
+        found = ledger_runs.get(connection, run)
+        uri = (found.plan_uri or "").removesuffix("/plan.json")
+        embedding = Plan.load(outside.storage, uri).corpus_config().embedding
+        provider = outside.endpoint(embedding.provider, embedding.connection).provider
+        done = cancel_run(connection, provider, run)
+    show("Cancelled", ("what", "submissions"), ((name, ids) for name, ids in asdict(done).items() if ids))
+
+
+@app.command("dead-letters")
+@errors_in_words
+def dead_letters(
+    corpus: Annotated[str | None, typer.Option(help="Only this corpus.")] = None,
+    state: Annotated[str, typer.Option(help="open, replaying, resolved or discarded.")] = "open",
+    limit: Annotated[int, typer.Option(min=1)] = 50,
+) -> None:
+    """List the requests that failed for good, newest first."""
+    from include.batches import dead_letters as letters
+    from include.ledger.connect import connect
+
+    with connect(load_settings().ledger_url) as connection:
+        found = letters.find(connection, corpus=corpus, state=letters.known_state(state), limit=limit)
+    show(
+        "Dead letters",
+        ("id", "corpus", "document", "class", "code", "message", "attempts", "opened"),
+        (
+            (d.id, d.corpus, d.document_id, d.cls, d.code, d.message[:200], d.attempts, d.opened_at)
+            for d in found
+        ),
+    )
+
+
+@app.command()
+@errors_in_words
+def discard(
+    ids: Annotated[list[int], typer.Argument(help="Dead letters, by id.")],
+    reason: Annotated[str, typer.Option(help="Why, for whoever meets the gap later.")],
+) -> None:
+    """Give up on dead letters: their items stay blocked and aren't asked again."""
+    from include.batches import dead_letters as letters
+    from include.ledger.connect import connect
+
+    with connect(load_settings().ledger_url) as connection:
+        print(f"{letters.discard(connection, ids, reason)} of {len(ids)} discarded")
+
+
+@app.command()
+@errors_in_words
+def indexes(corpus: Annotated[str, typer.Argument(help="A corpus.")]) -> None:
+    """List the index versions of a corpus: which is live, which stands by, what each covers."""
+    from include.indexes import versions
+    from include.ledger.connect import connect
+
+    with connect(load_settings().ledger_url) as connection:
+        found = [
+            (
+                v.version,
+                v.state,
+                v.store,
+                v.dimensions,
+                v.metric,
+                len(versions.covered(connection, v.version)),
+            )
+            for v in versions.of_corpus(connection, corpus)
+        ]
+    show("Indexes", ("version", "state", "store", "dimensions", "metric", "partitions"), found)
+
+
+@app.command()
+@errors_in_words
+def rollback(corpus: Annotated[str, typer.Argument(help="A corpus.")]) -> None:
+    """Send readers back to the index on standby."""
+    from include.indexes.publish import rollback as back
+    from include.workloads.clients import services
+
+    outside = services()
+    with outside.ledger() as connection:
+        print(f"{corpus} reads {back(connection, outside.storage, corpus).index} now")
 
 
 if __name__ == "__main__":

@@ -25,6 +25,22 @@ from include.local.stack import Stack
 CORPORA = PROJECT_ROOT / "include" / "config" / "corpora"
 FIRST_DAG = "initial_ingest__python_docs"
 RUN_SECONDS = 240
+#: Airflow's own place for policies of an installation: in a run named `fail__{task}`, that task fails.
+POLICY = '''
+from airflow.sdk.exceptions import AirflowFailException
+
+
+def _fail(context):
+    if context["run_id"] == "fail__" + context["task"].task_id:
+        raise AirflowFailException("made to fail by a test")
+
+
+def task_policy(task):
+    if hasattr(task, "partial_kwargs"):
+        task.partial_kwargs["pre_execute"] = _fail
+    else:
+        task._pre_execute_hook = _fail
+'''
 #: Short enough for tests, long enough that every state is passed through.
 EMULATOR = EmulatorOptions(
     embeddings="hash", validating_seconds=0.3, batch_seconds=1.0, finalizing_seconds=0.3
@@ -112,6 +128,9 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[IntegrationStack
     """The running stack: our DAGs and plugins, the emulator with hash embeddings on a real clock."""
     state = tmp_path_factory.mktemp("stack")
     shutil.copytree(CORPORA, state / "corpora")
+    policy = state / "airflow" / "config" / "airflow_local_settings.py"
+    policy.parent.mkdir(parents=True)
+    policy.write_text(POLICY)
     options = StackOptions(
         state=state,
         emulator=EMULATOR,
@@ -119,6 +138,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[IntegrationStack
         settings={
             "AIRFLOW__BATCH_INFERENCE__CORPORA_DIR": str(state / "corpora"),
             "AIRFLOW__BATCH_INFERENCE__UNKNOWN_GRACE_SECONDS": "5",
+            "AIRFLOW__BATCH_INFERENCE__RETRY_SECONDS": "1",
             # A worker that a test killed is missed in seconds.
             "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "15",
             "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": "5",

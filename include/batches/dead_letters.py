@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, cast, get_args
 
 import pendulum
 import pyarrow as pa
@@ -141,6 +141,14 @@ def discard(connection: Connection, ids: Sequence[int], reason: str) -> int:
 
 
 # --------------------------------------------------------------------------- reading
+
+
+def known_state(text: str) -> LetterState:
+    """The state that a person typed. Raises LedgerError where there is none of that name."""
+    for state in get_args(LetterState):
+        if state == text:
+            return cast(LetterState, state)
+    raise LedgerError(f"a dead letter is {', '.join(get_args(LetterState))}, and never {text!r}")
 
 
 def get(connection: Connection, id: int) -> DeadLetter:

@@ -6,7 +6,7 @@ model beside the index; a store's alias couldn't.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 
 from include.contracts import JSON
 from include.errors import IndexMissing
@@ -19,7 +19,8 @@ class LivePointer:
 
     `connection` is the name of an Airflow connection, never a secret. `dimensions` is the width of
     its vectors, `input_type` what the provider calls the embedding of documents ("" where it makes
-    no difference). `published_at` is ISO 8601, set by `publish`.
+    no difference). `params` are the parameters of the embedding call that change its answer, as they
+    were sent for the documents. `published_at` is ISO 8601, set by `publish`.
     """
 
     index: str
@@ -34,6 +35,7 @@ class LivePointer:
     connection: str
     run: str
     input_type: str = ""
+    params: dict[str, JSON] = field(default_factory=dict)
     published_at: str = ""
 
     def as_json(self) -> dict[str, JSON]:

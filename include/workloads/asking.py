@@ -8,15 +8,14 @@ from __future__ import annotations
 
 from include.contracts import Hit, OutcomeClass, Space, Vector
 from include.errors import ProviderUnavailable
-from include.indexes.live import LivePointer, read_pointer
+from include.indexes.live import LivePointer
+from include.indexes.search import search
 from include.workloads.services import Services
 
 
 def ask(services: Services, corpus: str, question: str, k: int) -> list[Hit]:
     """The k nearest chunks of the live index to a question, best first."""
-    pointer = read_pointer(services.storage, corpus)
-    store = services.store(pointer.store, pointer.store_url)
-    return store.search(pointer.index, embed(services, pointer, question), k)
+    return search(services.storage, corpus, lambda pointer: embed(services, pointer, question), k)
 
 
 def embed(services: Services, pointer: LivePointer, question: str) -> Vector:
@@ -27,7 +26,7 @@ def embed(services: Services, pointer: LivePointer, question: str) -> Vector:
         service=endpoint.service,
         endpoint=pointer.endpoint,
         model=pointer.model,
-        params={"dimensions": pointer.dimensions},
+        params=pointer.params,
     )
     outcome = endpoint.provider.probe(space, question)
     if outcome.cls is not OutcomeClass.SUCCEEDED or isinstance(outcome.values[0], str):

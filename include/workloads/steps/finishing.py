@@ -12,6 +12,7 @@ from include.batches import runs
 from include.contracts import RunRef
 from include.indexes import publish as publishing
 from include.indexes import upsert as upserting
+from include.indexes import verify as verifying
 from include.indexes import versions
 from include.indexes.live import LivePointer
 from include.workloads import report as reporting
@@ -86,6 +87,16 @@ def publish(services: Services, ref: RunRef) -> None:
             runs.finish(connection, ref.run, "succeeded")
             raise NothingToDo("nothing was ever embedded for this index")
         space = plan.space_of()
+        if plan.whole:
+            verified = verifying.verify(
+                connection,
+                services.storage,
+                services.store(config.index.store, config.index.url),
+                corpus=plan.corpus,
+                version=plan.version,
+                rows=rows_of(services, ref),
+            )
+            runs.record(connection, ref.run, "verify", asdict(verified))
         report = publishing.publish(
             connection,
             services.storage,
@@ -103,6 +114,7 @@ def publish(services: Services, ref: RunRef) -> None:
                 endpoint=space.endpoint,
                 connection=config.embedding.connection,
                 run=ref.run,
+                params=dict(space.params),
             ),
             covered=[name for name, whole in plan.partitions().items() if whole],
             known=list(plan.partitions()),

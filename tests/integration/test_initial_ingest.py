@@ -1,0 +1,213 @@
+"""The main job on a real scheduler and triggerer: what is sent, what is reused, what readers see."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from tests.conftest import start_emulator
+from tests.integration.corpora import PARTITIONS, Corpus, make_corpus
+from tests.stack import IntegrationStack
+
+
+@pytest.fixture
+def corpus(stack: IntegrationStack) -> Corpus:
+    return make_corpus(stack)
+
+
+@pytest.fixture
+def connection(stack: IntegrationStack) -> Iterator[str]:
+    """A connection in Airflow's own database, which the test may point elsewhere."""
+    name = "openai_other"
+    body = {
+        "connection_id": name,
+        "conn_type": "openai",
+        "host": f"{stack.emulator_url}/openai/v1",
+        "password": "emulator",
+        "extra": json.dumps({"service": "emulator"}),
+    }
+    stack.api.call("POST", "/connections", body)
+    yield name
+    stack.api.call("DELETE", f"/connections/{name}")
+
+
+def point(stack: IntegrationStack, connection: str, url: str, service: str) -> None:
+    """Point a connection to another place, under the name of a service."""
+    body = {
+        "connection_id": connection,
+        "conn_type": "openai",
+        "host": f"{url}/openai/v1",
+        "password": "emulator",
+        "extra": json.dumps({"service": service}),
+    }
+    stack.api.call("PATCH", f"/connections/{connection}", body)
+
+
+def test_a_run_defers_lands_and_publishes_and_the_next_one_sends_nothing(corpus: Corpus) -> None:
+    stack = corpus.stack
+    before = corpus.charges()
+    run_id = stack.run(corpus.dag_id)
+    first = stack.report(corpus.dag_id, run_id)
+    assert first["state"] == "succeeded"
+    assert first["requests_sent"] == first["requests_landed"] == first["items"] > 0
+    assert first["chunks_indexed"] == first["chunks"] == len(corpus.rows())
+    assert first["dead_letters"] == 0
+    assert first["dollars_spent"] == pytest.approx(first["dollars_saved"]) != 0
+    log = stack.api.log(corpus.dag_id, run_id, "shards.wait_for_batch", map_index=0)
+    assert "DEFERRED" in log
+    charged = {key: n for key, n in corpus.charges().items() if n != before.get(key)}
+    assert len(charged) == first["requests_sent"]
+    assert set(charged.values()) == {1}
+
+    again = corpus.run()
+    assert again["requests_sent"] == 0
+    assert again["requests_reused"] == first["items"]
+    assert again["dollars_spent"] == 0
+    assert {key: n for key, n in corpus.charges().items() if n != before.get(key)} == charged
+
+
+def test_a_manual_run_loads_every_partition_whatever_its_dates(corpus: Corpus) -> None:
+    stack = corpus.stack
+    stack.api.unpause(corpus.dag_id)
+    body = {"dag_run_id": "dated", "logical_date": "2026-01-02T00:00:00Z", "conf": {}}
+    stack.api.call("POST", f"/dags/{corpus.dag_id}/dagRuns", body)
+    stack.api.wait(corpus.dag_id, "dated", 240)
+    assert stack.report(corpus.dag_id, "dated")["partitions"] == len(PARTITIONS)
+
+
+def test_a_backfill_of_three_days_loads_each_partition_once_and_publishes_when_all_are_there(
+    corpus: Corpus,
+) -> None:
+    stack = corpus.stack
+    stack.api.unpause(corpus.dag_id)
+    stack.api.backfill(corpus.dag_id, "2026-01-01T02:00:00Z", "2026-01-03T02:00:00Z")
+
+    def runs() -> list[dict[str, str]]:
+        return [run for run in stack.api.runs(corpus.dag_id) if run["run_type"] == "backfill"]
+
+    stack.wait_until(lambda: len(runs()) == 3, 60, "the backfill has no three runs")
+    for run in runs():
+        stack.api.wait(corpus.dag_id, run["dag_run_id"], 240)
+    loaded = stack.rows(
+        "select counts -> 'prepare' -> 'partitions' as partitions, counts -> 'pack' ->> 'sent' as sent"
+        " from runs where corpus = %(corpus)s and run like '%%backfill%%' order by run",
+        {"corpus": corpus.name},
+    )
+    assert [list(row["partitions"]) for row in loaded] == [[day] for day in PARTITIONS]
+    documents = {row["document_id"] for row in corpus.rows().values()}
+    assert documents == {row["id"] for rows in corpus.documents.values() for row in rows}
+
+
+def test_an_index_that_was_dropped_is_refilled_without_a_request(corpus: Corpus) -> None:
+    from include.indexes.live import read_pointer
+    from include.stores.registry import open_store
+
+    corpus.run()
+    before = corpus.rows()
+    pointer = read_pointer(corpus.storage, corpus.name)
+    open_store(pointer.store, pointer.store_url).drop(pointer.index)
+    refill = corpus.run()
+    assert refill["requests_sent"] == 0
+    assert corpus.rows() == before
+
+
+def test_changed_metadata_alone_is_no_request(corpus: Corpus) -> None:
+    corpus.run()
+    before = corpus.rows()
+    partition = PARTITIONS[0]
+    changed = [{**row, "topic": "retitled"} for row in corpus.documents[partition]]
+    corpus.write({partition: changed})
+    report = corpus.run()
+    assert report["requests_sent"] == 0
+    after = corpus.rows()
+    assert after.keys() == before.keys()
+    ids = {row["id"] for row in changed}
+    topics = {
+        row["document_id"]: json.loads(row["metadata"])["topic"]
+        for row in after.values()
+        if row["document_id"] in ids
+    }
+    assert set(topics.values()) == {"retitled"}
+    assert topics.keys() == ids
+
+
+def test_another_service_is_asked_anew_and_the_same_one_on_another_port_is_not(
+    stack: IntegrationStack, connection: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    corpus = make_corpus(stack, connection=connection)
+    first = corpus.run()
+    assert first["requests_sent"] == first["items"]
+    options = ("--embeddings", "hash", "--batch-seconds", "1")
+    for second in start_emulator(tmp_path_factory.mktemp("second"), *options):
+        point(stack, connection, second.url, "emulator")
+        moved = corpus.run()
+        assert moved["requests_sent"] == 0
+        assert second.state()["charges"] == {}
+        point(stack, connection, second.url, "second")
+        other = corpus.run()
+        assert other["requests_sent"] == other["items"] == first["items"]
+        assert len(second.state()["charges"]) == first["items"]
+        point(stack, connection, stack.emulator_url, "emulator")
+
+
+def test_a_dry_run_ends_after_the_estimate_and_succeeds(corpus: Corpus) -> None:
+    before = corpus.stack.emulator_state()["batches"]
+    report = corpus.run({"dry_run": True})
+    assert report["state"] == "dry_run"
+    assert report["items"] > 0
+    assert report["dollars_estimated"] > 0
+    assert corpus.stack.emulator_state()["batches"] == before
+
+
+def test_an_estimate_over_the_budget_fails_before_anything_is_sent(corpus: Corpus) -> None:
+    stack = corpus.stack
+    before = stack.emulator_state()["batches"]
+    run_id = stack.run(corpus.dag_id, {"budget_usd": 0.0000001}, expect=("failed",))
+    assert stack.states(corpus.dag_id, run_id)["estimate"] == "failed"
+    assert "over the run's budget" in stack.api.log(corpus.dag_id, run_id, "estimate")
+    assert stack.emulator_state()["batches"] == before
+    assert stack.report(corpus.dag_id, run_id)["state"] == "failed"
+
+
+def test_a_limited_run_publishes_nothing_and_a_whole_one_after_it_does(corpus: Corpus) -> None:
+    limited = corpus.run({"limit": 3})
+    assert limited["documents_read"] == 3
+    assert not corpus.storage.exists(f"corpora/{corpus.name}/live.json")
+    whole = corpus.run()
+    assert whole["requests_reused"] == limited["requests_sent"]
+    assert corpus.storage.exists(f"corpora/{corpus.name}/live.json")
+
+
+def test_one_invalid_yaml_takes_away_only_its_own_dag_and_says_why(
+    stack: IntegrationStack, corpus: Corpus
+) -> None:
+    broken = stack.corpora / "broken.yaml"
+    broken.write_text("corpus: broken\nsource: {kind: jsonl}\n", encoding="utf-8")
+    try:
+        stack.api.reparse(corpus.dag_id)
+        stack.wait_until(lambda: bool(stack.api.import_errors()), 60, "no import error is shown")
+        (text,) = stack.api.import_errors().values()
+        assert "broken.yaml: source.url: is missing" in text
+        assert corpus.dag_id in stack.api.dags()
+    finally:
+        broken.unlink()
+        stack.api.reparse(corpus.dag_id)
+        stack.wait_until(lambda: not stack.api.import_errors(), 60, "the import error stays")
+
+
+def test_a_person_can_be_asked_before_money_is_spent(corpus: Corpus) -> None:
+    stack = corpus.stack
+    stack.api.unpause(corpus.dag_id)
+    run_id = stack.api.trigger(corpus.dag_id, {"approve": True})
+
+    def state() -> str | None:
+        return stack.states(corpus.dag_id, run_id).get("approve")
+
+    stack.wait_until(lambda: state() == "awaiting_input", 120, "approve doesn't wait for a person")
+    assert not stack.rows("select * from run_shards where run like %(run)s", {"run": f"%{run_id}"})
+    path = f"/dags/{corpus.dag_id}/dagRuns/{run_id}/taskInstances/approve/-1/hitlDetails"
+    assert "requests" in stack.api.call("GET", path)["body"]
+    stack.api.call("PATCH", path, {"chosen_options": ["Approve"], "params_input": {}})
+    stack.api.wait(corpus.dag_id, run_id, 240)
