@@ -34,18 +34,22 @@ QUEUE_PLACE_SECONDS = 900.0
 
 @dataclass(frozen=True, slots=True)
 class Want:
-    """What one shard needs: prompt tokens, requests (lines), and dollars at batch price if known."""
+    """What one shard needs: prompt tokens, requests (lines), and dollars at batch price if known.
+
+    `account_usd_per_month` is what the account's batches may cost in a calendar month, None if uncapped.
+    """
 
     tokens: int
     requests: int
     usd: float | None
+    account_usd_per_month: float | None = None
 
 
-def want_of(shard: Shard, price: Price | None, output_tokens_per_line: int = 0) -> Want:
+def want_of(shard: Shard, price: Price | None, output_tokens_per_line: int, account: str) -> Want:
     """What a shard needs; without a price its dollars are unknown, and a budget can't be kept."""
     output = shard.lines * output_tokens_per_line
     usd = price.cost(Usage(input=shard.tokens, output=output), batch=True) if price else None
-    return Want(tokens=shard.tokens, requests=shard.lines, usd=usd)
+    return Want(shard.tokens, shard.lines, usd, account_budget(account))
 
 
 def ask(connection: Connection, row: SubmissionRow, want: Want, limits: Limits, run: str) -> str:
@@ -86,7 +90,7 @@ def check_budget(connection: Connection, row: SubmissionRow, want: Want, run: st
     """
     found = connection.execute("select budget_usd from runs where run = %s", (run,)).fetchone()
     budget = found["budget_usd"] if found else None
-    month = account_budget(row.account)
+    month = want.account_usd_per_month
     if budget is None and month is None:
         return
     if want.usd is None:

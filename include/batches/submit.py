@@ -107,7 +107,7 @@ def submit(
     again), ProviderRefused (a fault of the set-up), BudgetExceeded (its claims are released).
     """
     shard = shards.get(connection, shard_id)
-    want = admission.want_of(shard, price, output_tokens_per_line)
+    want = admission.want_of(shard, price, output_tokens_per_line, provider.account)
     task = _Task(connection, storage, provider, limits, shard, run, settings, want)
     with held(connection, f"shard/{shard_id}"):
         row = submissions.get(connection, shard_id, attempt)

@@ -1,4 +1,7 @@
-"""A process that runs `submit` for one shard, for tests that kill it: prints what it came to."""
+"""A process that runs `submit` for one shard, for tests that kill it: prints what it came to.
+
+The project comes from the SDK's own variable OPENAI_PROJECT_ID.
+"""
 
 from __future__ import annotations
 
