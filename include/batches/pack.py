@@ -56,11 +56,13 @@ class PackReport:
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """What the ledger and the storage held when the keys were divided. `live` maps the key file of
-    a shard in flight elsewhere to (shard, attempt)."""
+    """What the ledger and the storage held when the keys were divided. `listed` is what of the
+    run's list still stands, `void` the rest; `live` maps the key file of a shard in flight elsewhere
+    to (shard, attempt)."""
 
     epoch: int
     listed: list[shards.ListedShard]
+    void: list[shards.ListedShard]
     live: dict[str, tuple[str, int]]
     sources: Sources
 
@@ -113,7 +115,7 @@ def pack(
             writer = ShardWriter(storage, provider, space, target, structured=structured)
             writer.write(planned.missing_items(), _progress(plan.missing))
         joined = [seen.live[path] for path in plan.joined]
-        if (writer.shards or joined) and not shards.register(
+        if (writer.shards or joined or seen.void) and not shards.register(
             connection,
             space_id=space.id,
             epoch=seen.epoch,
@@ -121,6 +123,7 @@ def pack(
             round=round,
             new=writer.shards,
             joined=joined,
+            void=seen.void,
             plan=plan_submission,
         ):
             log.info("Others registered shards in space %s meanwhile; subtracting again", space.id)
@@ -216,7 +219,7 @@ def _look(
 ) -> _Seen:
     """Read the epoch, then what is in flight, then the results. The order matters."""
     epoch = spaces.epoch(connection, space.id)
-    listed = shards.of_run(connection, run.run, round)
+    listed, void = _standing(connection, shards.of_run(connection, run.run, round))
     own = {entry.shard.id for entry in listed}
     live = {
         keys_path(row.shard): (row.shard, row.attempt)
@@ -226,6 +229,7 @@ def _look(
     return _Seen(
         epoch=epoch,
         listed=listed,
+        void=void,
         live=live,
         sources=Sources(
             rows=rows,
@@ -246,6 +250,19 @@ def answers(connection: Connection, storage: Storage, space_id: str, run: RunRef
         return found
     listed = {row.id for row in submissions.listed_by(connection, run.run)}
     return [path for path in found if results.submission_of(path) in listed]
+
+
+def _standing(
+    connection: Connection, listed: Sequence[shards.ListedShard]
+) -> tuple[list[shards.ListedShard], list[shards.ListedShard]]:
+    """A list's entries that stand, and those whose attempt is void: nothing was paid for these, and
+    since then others may have sent their items."""
+    standing: list[shards.ListedShard] = []
+    void: list[shards.ListedShard] = []
+    for entry in listed:
+        row = submissions.get(connection, entry.shard.id, entry.attempt)
+        (void if row is not None and row.state == submissions.VOID else standing).append(entry)
+    return standing, void
 
 
 def _key_files(connection: Connection, storage: Storage, listed: Sequence[shards.ListedShard]) -> list[str]:

@@ -44,10 +44,12 @@ def register(
     new: Sequence[Shard],
     joined: Sequence[tuple[str, int]],
     plan: Plan,
+    void: Sequence[ListedShard] = (),
 ) -> bool:
     """Add shards to a run's list and plan a submission of each new one, in one transaction.
 
-    `joined` are (shard, attempt) in flight elsewhere. False, and nothing done, where the space's
+    `joined` are (shard, attempt) in flight elsewhere. `void` are entries of the list that nothing
+    was paid for: their items are planned anew, so they go. False, and nothing done, where the space's
     epoch isn't the one seen: somebody registered since, and the caller must subtract again.
     """
     with connection.transaction():
@@ -58,6 +60,11 @@ def register(
             (run, round),
         ).fetchone()
         assert row is not None
+        for entry in void:
+            connection.execute(
+                "delete from run_shards where run = %s and round = %s and shard = %s",
+                (run, round, entry.shard.id),
+            )
         entries: list[tuple[str, int, bool]] = [(shard, attempt, True) for shard, attempt in joined]
         for shard in new:
             attempt = _insert(connection, shard)

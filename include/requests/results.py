@@ -171,9 +171,13 @@ def writing(
 
 
 def read(
-    storage: Storage, paths: Sequence[str], keys: pa.Array[Any] | pa.ChunkedArray[Any]
+    storage: Storage,
+    paths: Sequence[str],
+    keys: pa.Array[Any] | pa.ChunkedArray[Any],
+    columns: Sequence[str] | None = None,
 ) -> Iterator[pa.Table]:
-    """The answers to these keys, in tables of the results schema; other keys' are left out.
+    """The answers to these keys, in tables of the results schema (or of these columns of it); other
+    keys' are left out.
 
     A key that several files answer comes several times; `landed_at` tells which is newest. Only
     the key column is read of row groups that hold none of the keys.
@@ -188,7 +192,8 @@ def read(
             for group in range(file.num_row_groups):
                 found = _found(file.read_row_group(group, columns=["key"])["key"], wanted)
                 if len(found):
-                    yield file.read_row_group(group).take(found)
+                    rows = file.read_row_group(group, columns=columns)
+                    yield rows if len(found) == rows.num_rows else rows.take(found)
 
 
 def _found(column: pa.ChunkedArray[Any], wanted: npt.NDArray[np.uint64]) -> npt.NDArray[np.intp]:

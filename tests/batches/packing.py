@@ -20,7 +20,7 @@ from include.batches.land import LandReport, land
 from include.batches.pack import PackReport
 from include.batches.reconcile import Accounts
 from include.batches.shard_files import requests_path
-from include.batches.submit import Submitted
+from include.batches.submit import Submitted, submit
 from include.contracts import RUN_ROW_SCHEMA, Limits, Price, RunRef
 from include.ledger import clock
 from include.ledger.connect import Connection
@@ -28,7 +28,7 @@ from include.providers.openai import OpenAIBatches
 from include.requests import results
 from include.requests.keys import item_keys
 from include.storage import Storage
-from tests.batches.submitting import ACCOUNT, LIMITS, SETTINGS, SPACE, send
+from tests.batches.submitting import ACCOUNT, LIMITS, SETTINGS, SPACE
 from tests.conftest import Emulator
 
 DIMENSIONS = 8
@@ -134,7 +134,16 @@ class Bench:
         row = submissions.get(self.ledger, entry.shard.id, entry.attempt)
         assert row is not None
         if row.state == submissions.PLANNED:
-            submitted = send(self.ledger, self.storage, self.provider, entry.shard.id, run=self.run.run)
+            submitted = submit(
+                self.ledger,
+                self.storage,
+                self.provider,
+                LIMITS,
+                entry.shard.id,
+                entry.attempt,
+                run=self.run.run,
+                settings=SETTINGS,
+            )
             assert isinstance(submitted, Submitted), submitted
 
     def watch(self, entry: shards.ListedShard) -> None:

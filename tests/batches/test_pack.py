@@ -116,6 +116,26 @@ class TestAClearedPackFindsItsOwnList:
         assert bench.pack() == report
         assert storage.fs.info(storage.path(path))["ino"] == written
 
+    def test_what_was_never_paid_for_is_planned_anew_since_others_may_have_sent_it(
+        self, bench: Bench, ledger: Connection, storage: Storage
+    ) -> None:
+        report = bench.pack(SMALL)
+        ledger.execute("update submissions set state = 'void'")
+        other = Bench(ledger, storage, OFFLINE, TEXTS[:9], run="other")
+        assert other.pack().sent == 9
+        again = bench.pack(SMALL)
+        assert (again.joined, again.sent, again.items) == (9, 1, 10)
+        assert len(again.shards) == 2
+        assert not set(again.shards) & set(report.shards)
+
+    def test_a_void_shard_whose_items_are_still_missing_is_a_new_attempt(
+        self, bench: Bench, ledger: Connection
+    ) -> None:
+        report = bench.pack(SMALL)
+        ledger.execute("update submissions set state = 'void'")
+        assert bench.pack(SMALL) == report
+        assert [entry.attempt for entry in bench.listed()] == [2, 2, 2]
+
     def test_key_files_may_go_once_their_shard_has_landed(
         self, bench: Bench, ledger: Connection, storage: Storage
     ) -> None:

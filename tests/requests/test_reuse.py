@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-from typing import Any
 
 import numpy as np
 import pendulum
@@ -25,25 +24,24 @@ SOME = st.sets(st.sampled_from(TEXTS))
 
 
 def write_rows(storage: Storage, path: str, texts: list[str]) -> None:
-    keys, count = item_keys(SPACE, texts), len(texts)
-    # Half of the rows name what is sent apart from their text.
-    inputs = [text if number % 2 else None for number, text in enumerate(texts)]
-    shown = [f"shown: {text}" if number % 2 else text for number, text in enumerate(texts)]
-    columns = [
-        [""] * count,
-        keys,
-        [f"of {text}" for text in texts],
-        keys,
-        keys,
-        ["all"] * count,
-        range(count),
+    """One row a text; every other one names what is sent apart from what is shown."""
+    rows = [
+        {
+            "chunk_id": "",
+            "key": key,
+            "document_id": f"of {text}",
+            "content_hash": key,
+            "metadata_hash": key,
+            "partition": "all",
+            "position": number,
+            "text": f"shown: {text}" if number % 2 else text,
+            "input": text if number % 2 else None,
+            "tokens": 2,
+            "metadata": "{}",
+        }
+        for number, (key, text) in enumerate(zip(item_keys(SPACE, texts), texts, strict=True))
     ]
-    arrays: list[Any] = [
-        pa.array(list(column), field.type) for column, field in zip(columns, RUN_ROW_SCHEMA, strict=False)
-    ]
-    arrays += [pa.array(shown), pa.array(inputs, pa.string()), pa.array([2] * count, pa.int32())]
-    arrays.append(pa.array(["{}"] * count))
-    storage.write_parquet(path, pa.table(arrays, schema=RUN_ROW_SCHEMA))
+    storage.write_parquet(path, pa.Table.from_pylist(rows, schema=RUN_ROW_SCHEMA))
 
 
 def write_keys(storage: Storage, path: str, texts: set[str]) -> None:
