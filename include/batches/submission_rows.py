@@ -159,16 +159,6 @@ def listed_by(connection: Connection, run: str) -> list[SubmissionRow]:
     )
 
 
-def by_account(connection: Connection, provider: str, account: str) -> list[SubmissionRow]:
-    """Every submission on a provider's account, newest first."""
-    return _many(
-        connection,
-        "where s.provider = %s and s.account = %s order by s.planned_at desc",
-        provider,
-        account,
-    )
-
-
 def known_batches(connection: Connection, row: SubmissionRow, batch_ids: Sequence[str]) -> set[str]:
     """Those of `batch_ids` that the ledger knows as another submission's."""
     found = connection.execute(

@@ -1,6 +1,6 @@
 """OpenAI's Batch API, and whatever speaks it, behind `contracts.BatchProvider`.
 
-Built around ready SDK clients; holds no state. What must not be relaxed:
+Built around ready SDK clients; holds no state of a batch. What must not be relaxed:
 - `create` is never repeated by the SDK: a repeated create is a second paid batch.
 - `find` reads every page that could hold the batch, and a page that it can't read is an error,
   never an empty page: what it doesn't find may be bought again.
@@ -36,10 +36,10 @@ from include.providers.openai_lines import (
     EMBEDDINGS,
     RESPONSES,
     LineReader,
+    LineWriter,
     judge_body,
     judge_of,
     request_body,
-    request_line,
 )
 
 if TYPE_CHECKING:
@@ -83,6 +83,7 @@ class OpenAIBatches:
         self._async_client = async_client
         self.account = account
         self._completion_window = completion_window
+        self._writer: LineWriter | None = None
 
     @property
     def client(self) -> OpenAI:
@@ -95,7 +96,9 @@ class OpenAIBatches:
 
     def line(self, space: Space, items: Sequence[Item], custom_id: str) -> bytes:
         """The JSONL line, UTF-8 with its newline."""
-        return request_line(space, items, custom_id)
+        if self._writer is None or self._writer.space is not space:
+            self._writer = LineWriter(space)
+        return self._writer.line(items, custom_id)
 
     def upload(self, file: IO[bytes], size: int, submission: Submission) -> str:
         """Upload the request file, named after the submission; returns the provider's file id."""
@@ -145,11 +148,6 @@ class OpenAIBatches:
                 # Newest first, and no batch is older than its input file.
                 break
         return found
-
-    def batches(self) -> Iterator[tuple[BatchStatus, dict[str, str]]]:
-        """Everything the account holds, newest first, each with its metadata."""
-        for batch in self._batches():
-            yield _status(batch), dict(batch.metadata) if isinstance(batch.metadata, dict) else {}
 
     def _uploaded_at(self, file_id: str | None) -> float | None:
         """The provider's time before which the batch can't have been created; None if unknown."""

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import orjson
+import pybase64
 
 from include.contracts import Item, Outcome, OutcomeClass, Space, Usage, Vector
 from include.errors import ConfigError
@@ -20,7 +21,7 @@ RESPONSES = "/v1/responses"
 COMPLETIONS = "/v1/completions"
 ENDPOINTS = (EMBEDDINGS, CHAT, RESPONSES, COMPLETIONS)
 
-_FLOAT_LIST = re.compile(rb'"embedding"\s*:\s*\[')
+_EMBEDDING = b'"embedding":'
 _CUSTOM_ID = re.compile(rb'"custom_id"\s*:\s*"([A-Za-z0-9_-]{1,64})"')
 _CLEAN_FINISHES = frozenset({"stop", "tool_calls", "function_call"})
 
@@ -51,17 +52,29 @@ def request_body(space: Space, items: Sequence[Item]) -> dict[str, Any]:
     return {**inputs[0], **space.params, "model": space.model}
 
 
-def request_line(space: Space, items: Sequence[Item], custom_id: str) -> bytes:
-    """The JSONL line, UTF-8 with its newline."""
-    return orjson.dumps(
-        {
-            "custom_id": custom_id,
-            "method": "POST",
-            "url": space.endpoint,
-            "body": request_body(space, items),
-        },
-        option=orjson.OPT_APPEND_NEWLINE,
-    )
+class LineWriter:
+    """Writes the lines of one space. What all of them share is encoded once."""
+
+    def __init__(self, space: Space) -> None:
+        self.space = space
+        place = b',"method":"POST","url":' + orjson.dumps(space.endpoint) + b',"body":'
+        if space.endpoint == EMBEDDINGS:
+            shared = request_body(space, [_NOTHING])
+            del shared["input"]
+            place += orjson.dumps(shared)[:-1] + b',"input":'
+        self._place = place
+
+    def line(self, items: Sequence[Item], custom_id: str) -> bytes:
+        """The JSONL line, UTF-8 with its newline."""
+        if self.space.endpoint == EMBEDDINGS:
+            asked: Any = items[0].input if len(items) == 1 else [item.input for item in items]
+            end = b"}}\n"
+        else:
+            asked, end = request_body(self.space, items), b"}\n"
+        return b"".join((b'{"custom_id":', orjson.dumps(custom_id), self._place, orjson.dumps(asked), end))
+
+
+_NOTHING = Item(b"", "", 0)
 
 
 # --------------------------------------------------------------------------- answers
@@ -78,7 +91,8 @@ class LineReader:
 
     def read(self, line: bytes) -> Outcome:
         """The outcome of one line, in whatever of the known shapes it comes; never raises."""
-        if _FLOAT_LIST.search(line, 0, 4096):
+        found = line.find(_EMBEDDING)
+        if found >= 0 and line[found + len(_EMBEDDING) : found + len(_EMBEDDING) + 2].lstrip()[:1] == b"[":
             outcome = self._read_floats(line)
             if outcome is not None:
                 return outcome
@@ -199,8 +213,6 @@ def _judge_embeddings(custom_id: str, body: dict[str, Any]) -> Outcome:
 
 def _vector(value: Any) -> Vector:
     if isinstance(value, str):
-        import pybase64
-
         return np.frombuffer(pybase64.b64decode(value, validate=True), dtype="<f4")
     return np.array(value, dtype=np.float32)
 

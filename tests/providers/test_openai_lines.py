@@ -11,7 +11,7 @@ import pytest
 
 from include.contracts import Item, Outcome, OutcomeClass, Space, Usage
 from include.errors import ConfigError
-from include.providers.openai_lines import CHAT, COMPLETIONS, EMBEDDINGS, RESPONSES, LineReader, request_line
+from include.providers.openai_lines import CHAT, COMPLETIONS, EMBEDDINGS, RESPONSES, LineReader, LineWriter
 
 EMBED = Space("openai", "here", EMBEDDINGS, "small", {"dimensions": 3})
 
@@ -41,29 +41,32 @@ def read(endpoint: str, line: bytes) -> Outcome:
 
 class TestRequests:
     def test_one_input_is_text_and_several_are_a_list(self) -> None:
-        one = orjson.loads(request_line(EMBED, [item("x")], "a"))
+        one = orjson.loads(LineWriter(EMBED).line([item("x")], "a"))
         assert one == {
             "custom_id": "a",
             "method": "POST",
             "url": "/v1/embeddings",
             "body": {"model": "small", "input": "x", "encoding_format": "base64", "dimensions": 3},
         }
-        assert orjson.loads(request_line(EMBED, [item("x"), item("y")], "a"))["body"]["input"] == ["x", "y"]
+        assert orjson.loads(LineWriter(EMBED).line([item("x"), item("y")], "a"))["body"]["input"] == [
+            "x",
+            "y",
+        ]
 
     def test_a_line_is_one_line_whatever_its_text(self) -> None:
-        line = request_line(EMBED, [item("a\u2028b\nc\r\x85")], "a")
+        line = LineWriter(EMBED).line([item("a\u2028b\nc\r\x85")], "a")
         assert line.endswith(b"\n") and line.count(b"\n") == 1
 
     @pytest.mark.parametrize("endpoint", [CHAT, RESPONSES, COMPLETIONS])
     def test_the_space_wins_over_the_fields_of_an_item(self, endpoint: str) -> None:
-        body = orjson.loads(request_line(space(endpoint), [item({"temperature": 1, "n": 2})], "a"))["body"]
+        body = orjson.loads(LineWriter(space(endpoint)).line([item({"temperature": 1, "n": 2})], "a"))["body"]
         assert body == {"temperature": 0, "n": 2, "model": "gpt-5"}
 
     def test_what_an_endpoint_cannot_carry_is_a_config_error(self) -> None:
         with pytest.raises(ConfigError, match="one input"):
-            request_line(space(CHAT), [item("text")], "a")
+            LineWriter(space(CHAT)).line([item("text")], "a")
         with pytest.raises(ConfigError, match="/v1/images"):
-            request_line(space("/v1/images"), [item({})], "a")
+            LineWriter(space("/v1/images")).line([item({})], "a")
 
 
 class TestEmbeddings:
