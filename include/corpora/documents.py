@@ -244,13 +244,3 @@ def viewing(connection: Connection, corpus: str, run: str, chunking: str) -> Ite
     )
     yield View(connection, corpus, run, chunking)
     connection.execute("drop table pg_temp.seen_documents")
-
-
-def current(connection: Connection, corpus: str, document_ids: Sequence[str]) -> dict[str, bytes]:
-    """The content hash (16 bytes) of each of these documents that is there now and not deleted."""
-    rows = connection.execute(
-        "select document_id, content_hash from documents"
-        " where corpus = %s and not deleted and document_id = any(%s)",
-        (corpus, list(document_ids)),
-    )
-    return {row["document_id"]: row["content_hash"] for row in rows}

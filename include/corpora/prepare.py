@@ -15,12 +15,12 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
 
-from include.contracts import JSON, RunRef
+from include.contracts import RunRef
 from include.corpora.chunking import Chunker
 from include.corpora.columns import ChunkRows, content_hash, metadata_of, version_of
 from include.corpora.config import CorpusConfig
@@ -35,7 +35,7 @@ from include.storage import Storage
 log = logging.getLogger(__name__)
 
 _BATCH_DOCUMENTS = 1_000
-_BATCH_CHARACTERS = 8_000_000
+_BATCH_CHARACTERS = 4_000_000
 _LOG_SECONDS = 10.0
 
 
@@ -65,10 +65,6 @@ class PrepareReport:
     partial: bool = False
     partitions: dict[str, bool] = field(default_factory=dict)
     bad_input: dict[str, int] = field(default_factory=dict)
-
-    def as_dict(self) -> dict[str, JSON]:
-        """JSON-ready, for the ledger and the run's report."""
-        return asdict(self)
 
 
 def prepare(

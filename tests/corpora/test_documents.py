@@ -7,7 +7,7 @@ from typing import Any
 import pendulum
 import pytest
 
-from include.corpora.documents import Change, Incoming, Judgement, View, current, viewing
+from include.corpora.documents import Change, Incoming, Judgement, View, viewing
 from include.ledger import clock
 from include.ledger.connect import Connection, connect
 
@@ -18,6 +18,16 @@ OLD, NEW = "2026-01-01", "2026-01-02"
 
 def version(id: str = "d", text: str = "a", partition: str = NEW, **more: Any) -> Incoming:
     return Incoming(id, partition, text.encode() * 16, b"m" * 16, **more)
+
+
+def current(ledger: Connection, corpus: str, ids: list[str]) -> dict[str, bytes]:
+    """The content hash of each of these documents that the table knows and that isn't deleted."""
+    rows = ledger.execute(
+        "select document_id, content_hash from documents"
+        " where corpus = %s and not deleted and document_id = any(%s)",
+        (corpus, ids),
+    )
+    return {row["document_id"]: row["content_hash"] for row in rows}
 
 
 def nothing(ids: list[str]) -> None:
