@@ -15,6 +15,7 @@ from batch_inference.runs import run_ref
 from batch_inference.triggers import BatchTrigger
 
 _GIVE_BACK_POLLS = 30
+_GIVE_BACK_SECONDS = 300.0
 _SLACK = timedelta(hours=1)
 
 
@@ -62,7 +63,7 @@ class BatchSensor(BaseSensorOperator):
         if pending is None:
             return
         settings = services().settings
-        give_back = settings.poll_seconds * _GIVE_BACK_POLLS
+        give_back = max(_GIVE_BACK_SECONDS, settings.poll_seconds * _GIVE_BACK_POLLS)
         if pending["seconds"] is not None:
             # A shard that must be submitted again can't wait for the other shards' batches.
             give_back = min(give_back, pending["seconds"])
