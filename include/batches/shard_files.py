@@ -36,6 +36,7 @@ from include.contracts import (
     Space,
 )
 from include.errors import BatchInferenceError
+from include.requests.key_order import ItemColumns
 from include.requests.keys import line_id
 from include.requests.results import keys_array
 from include.storage import Storage
@@ -112,13 +113,13 @@ class ShardWriter:
         self.shards: list[Shard] = []
         self.refused: list[Failure] = []
 
-    def write(self, batches: Iterable[pa.RecordBatch], progress: Callable[[int], None]) -> None:
-        """Write all items, which come in key order as (key, input, tokens); one shard is open at a time."""
+    def write(self, columns: Iterable[ItemColumns], progress: Callable[[int], None]) -> None:
+        """Write all items, which come in key order; one shard is open at a time."""
         limits = self._limits
         with ThreadPoolExecutor(1, thread_name_prefix="shard") as thread:
             shard: _OpenShard | None = None
             try:
-                for items in self._lines(batches, progress):
+                for items in self._lines(columns, progress):
                     custom_id = (
                         line_id([item.key for item in items]) if len(items) > 1 else items[0].key.hex()
                     )
@@ -142,14 +143,14 @@ class ShardWriter:
                     shard.abandon()
 
     def _lines(
-        self, batches: Iterable[pa.RecordBatch], progress: Callable[[int], None]
+        self, columns: Iterable[ItemColumns], progress: Callable[[int], None]
     ) -> Iterator[tuple[Item, ...]]:
         """Group items into lines within the limits of a line."""
         most, most_tokens = self._limits.inputs_per_line, self._limits.tokens_per_line
         group: list[Item] = []
         group_tokens = 0
-        for batch in batches:
-            for item in self._items(batch):
+        for some in columns:
+            for item in self._items(some):
                 if most == 1:
                     yield (item,)
                     continue
@@ -158,14 +159,13 @@ class ShardWriter:
                     group, group_tokens = [], 0
                 group.append(item)
                 group_tokens += item.tokens
-            progress(batch.num_rows)
+            progress(len(some[0]))
         if group:
             yield tuple(group)
 
-    def _items(self, batch: pa.RecordBatch) -> Iterator[Item]:
-        """The items of a batch that an input's limits allow; the others are refused."""
+    def _items(self, columns: ItemColumns) -> Iterator[Item]:
+        """The items that an input's limits allow; the others are refused."""
         longest, read = self._limits.tokens_per_input, self._read
-        columns = (batch.column(index).to_pylist() for index in range(3))
         for key, text, tokens in zip(*columns, strict=True):
             if tokens > longest:
                 self._refuse(key, "too_long", f"{tokens:,} tokens, more than the {longest:,.0f} of one input")

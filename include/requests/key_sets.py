@@ -21,7 +21,7 @@ from include.storage import Storage
 if TYPE_CHECKING:
     import duckdb
 
-_STREAM_ROWS = 4096
+_STREAM_ROWS = 2048
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ def opened(storage: Storage, resources: Resources | None = None) -> Iterator[Key
         try:
             if not storage.is_local:
                 connection.register_filesystem(storage.fs)
-            yield KeySets(connection, storage)
+            yield KeySets(connection, storage, scratch)
         finally:
             connection.close()
 
@@ -61,9 +61,11 @@ def opened(storage: Storage, resources: Resources | None = None) -> Iterator[Key
 class KeySets:
     """Views of files and tables of keys, by name. Names and columns are ours, never input."""
 
-    def __init__(self, connection: duckdb.DuckDBPyConnection, storage: Storage) -> None:
+    def __init__(self, connection: duckdb.DuckDBPyConnection, storage: Storage, scratch: str) -> None:
         self._connection = connection
         self._storage = storage
+        self.scratch = scratch
+        """A folder for files that go with the database."""
 
     def files(
         self, name: str, paths: Sequence[str], columns: str, since: pendulum.DateTime | None = None

@@ -192,7 +192,7 @@ def read(
             for group in range(file.num_row_groups):
                 found = _found(file.read_row_group(group, columns=["key"])["key"], wanted)
                 if len(found):
-                    rows = file.read_row_group(group, columns=columns)
+                    rows = file.read_row_group(group, columns=list(columns) if columns else None)
                     yield rows if len(found) == rows.num_rows else rows.take(found)
 
 

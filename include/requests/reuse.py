@@ -11,14 +11,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-import numpy as np
 import pendulum
 import pyarrow as pa
 
-from include.contracts import KEY_BYTES
 from include.errors import ConfigError
+from include.requests.key_order import ItemColumns, in_key_order
 from include.requests.key_sets import KeySets, Resources, opened
-from include.requests.results import keys_matrix
 from include.storage import Storage
 
 _ROW_COLUMNS = "key, input, text, tokens, document_id, chunk_id"
@@ -102,14 +100,15 @@ class Planned:
         self._sets = sets
         self.plan = self._divide(sources) if sources.rows else Plan()
 
-    def missing_items(self) -> Iterator[pa.RecordBatch]:
-        """The missing items in key order, each key once: key (16 bytes), input (text), tokens."""
+    def missing_items(self) -> Iterator[ItemColumns]:
+        """The missing items in key order, each key once: keys, inputs, token counts."""
         if self.plan.missing:
-            yield from _each_key_once(
+            yield from in_key_order(
                 self._sets.stream(
-                    "select key, coalesce(input, text) as input, tokens from rows"
-                    " semi join rest using (key) order by key"
-                )
+                    "select key, coalesce(input, text) as input, tokens from rows semi join rest using (key)"
+                ),
+                self.plan.missing,
+                self._sets.scratch,
             )
 
     def missing_documents(self, most: int) -> list[tuple[str, str]]:
@@ -153,17 +152,3 @@ class Planned:
                 " semi join rest using (key) group by key)"
             )
         return plan
-
-
-def _each_key_once(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Leave out a row whose key equals the one before it; the rows are sorted by key."""
-    last: bytes | None = None
-    for batch in batches:
-        keys = keys_matrix(batch.column(0).cast(pa.binary(KEY_BYTES)))
-        if not len(keys):
-            continue
-        new = np.ones(len(keys), dtype=bool)
-        new[1:] = (keys[1:] != keys[:-1]).any(axis=1)
-        new[0] = keys[0].tobytes() != last
-        last = keys[-1].tobytes()
-        yield batch if new.all() else batch.filter(pa.array(new))

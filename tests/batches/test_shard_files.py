@@ -6,7 +6,6 @@ import tempfile
 from collections.abc import Iterator
 
 import orjson
-import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,25 +13,19 @@ from hypothesis import strategies as st
 from include.batches.shard_files import LineCheck, ShardLimits, ShardWriter, keys_path, requests_path
 from include.contracts import Limits
 from include.errors import BatchInferenceError
+from include.requests.key_order import ItemColumns
 from include.requests.keys import item_keys, line_id
 from include.storage import Storage
 from tests.batches.packing import OFFLINE
 from tests.batches.submitting import SPACE
 
 
-def items_of(texts: list[str], tokens: list[int]) -> Iterator[pa.RecordBatch]:
-    """Items in key order, three a batch, as the plan streams them."""
-    keys = item_keys(SPACE.id, texts)
-    ordered = sorted(zip(keys, texts, tokens, strict=True))
+def items_of(texts: list[str], tokens: list[int]) -> Iterator[ItemColumns]:
+    """Items in key order, three at a time, as the plan streams them."""
+    ordered = sorted(zip(item_keys(SPACE.id, texts), texts, tokens, strict=True))
     for start in range(0, len(ordered), 3):
         part = ordered[start : start + 3]
-        yield pa.record_batch(
-            {
-                "key": [row[0] for row in part],
-                "input": [row[1] for row in part],
-                "tokens": [row[2] for row in part],
-            }
-        )
+        yield [row[0] for row in part], [row[1] for row in part], [row[2] for row in part]
 
 
 def write(
@@ -105,7 +98,7 @@ class TestEveryItemIsInOneLine:
         assert storage.list("shards") == []
 
     def test_nothing_is_left_behind_when_writing_breaks_off(self, storage: Storage) -> None:
-        def broken() -> Iterator[pa.RecordBatch]:
+        def broken() -> Iterator[ItemColumns]:
             yield from items_of(["one"], [1])
             raise RuntimeError("the disk is gone")
 
