@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from include.batches import runs, submissions
+from include.batches import runs, spaces, submissions
 from include.batches.runs import RunRow
 from include.batches.submissions import SubmissionRow
 from include.contracts import RunRef, Usage
@@ -140,14 +140,17 @@ def finish(services: Services, ref: RunRef) -> Report | None:
             runs.finish(connection, ref.run, "failed")
             row = runs.get(connection, ref.run)
         paid = submissions.of_run(connection, ref.run)
-    report = gather(row, paid, plan, places(storage, ref, plan))
+        proof = spaces.proof(connection, row.space) if row.space else None
+    report = gather(row, paid, plan, proof.model_named if proof else "", places(storage, ref, plan))
     write(storage, ref, report)
     for name, value in rows(report):
         log.info("%s: %s", name, value)
     return report
 
 
-def gather(row: RunRow, paid: list[SubmissionRow], plan: Plan | None, where: dict[str, str]) -> Report:
+def gather(
+    row: RunRow, paid: list[SubmissionRow], plan: Plan | None, proven: str, where: dict[str, str]
+) -> Report:
     """A run's figures: what its steps reported, and what its submissions cost."""
     counts: dict[str, dict[str, Any]] = {step: dict(found) for step, found in row.counts.items()}
     landed = [submission for submission in paid if submission.landed_at is not None]
@@ -158,6 +161,10 @@ def gather(row: RunRow, paid: list[SubmissionRow], plan: Plan | None, where: dic
     saved = (price.cost(usage, batch=False) - spent) if price else 0.0
     upserts = [found for step, found in counts.items() if step.startswith("upsert ")]
     notes = list(plan.disagreements) if plan else []
+    models = _models(landed)
+    moved = [name for name in models if proven and name != proven]
+    if moved:
+        notes.append(f"the service answered as {', '.join(moved)}, and as {proven} when it was probed")
     published = str(merged(counts, "publish", "reason", ""))
     if not landed and price is None and merged(counts, "pack", "sent"):
         notes.append("no price is known for this model; see include/config/prices.yaml")
@@ -190,9 +197,19 @@ def gather(row: RunRow, paid: list[SubmissionRow], plan: Plan | None, where: dic
         dollars_spent=spent,
         dollars_saved=saved,
         published=published,
+        models_named=models,
         notes=tuple(notes),
         places=where,
     )
+
+
+def _models(landed: Iterable[SubmissionRow]) -> tuple[str, ...]:
+    """The models that the responses named, sorted."""
+    named: set[str] = set()
+    for submission in landed:
+        models = submission.counts.get("models")
+        named.update(str(name) for name in (models if isinstance(models, list) else ()))
+    return tuple(sorted(named))
 
 
 def _usage(submission: SubmissionRow) -> Usage:
