@@ -368,7 +368,7 @@ class VectorStore(Protocol):
         """All rows' (chunk_id, document_id), streamed in tables."""
         ...
 
-    def ids_of(self, index: str, document_ids: pa.StringArray) -> pa.Table:
+    def ids_of(self, index: str, document_ids: pa.Array[Any]) -> pa.Table:
         """The (chunk_id, document_id) of all rows of these documents, in any order."""
         ...
 

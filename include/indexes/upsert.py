@@ -1,4 +1,4 @@
-"""Upsert: one range of a run's rows, joined with their results, into one index version.
+"""Upsert: ranges of a run's rows, joined with their results, into one index version.
 
 What holds, and must not be relaxed:
 - Only rows that are current *now* are written; see `truth`.
@@ -14,6 +14,8 @@ from __future__ import annotations
 import logging
 import re
 import time
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -73,43 +75,47 @@ def upsert(
     version: str,
     space_id: str,
     dimensions: int,
-    rows: str,
+    rows: str | Sequence[str],
     corpus: str,
     batch_rows: int = BATCH_ROWS,
 ) -> UpsertReport:
-    """Bring one range file of a run into an index version, and take out what it replaces.
+    """Bring range files of a run into an index version, and take out what they replace.
 
-    `rows` is the path of `rows/range-NN.parquet` in storage. Makes the index if it isn't there.
+    `rows` names one `rows/range-NN.parquet` in storage, or several: each call reads the space's
+    results once, so the ranges of a task belong into one call. Makes the index if it isn't there.
     Raises IndexMismatch where the index, or the results, are of another shape; ReadBackFailed where
     the store doesn't hold what it was given.
     """
-    number, ranges = _place(storage, rows)
     spec = versions.get(connection, version).spec
     if spec.dimensions != dimensions:
         raise IndexMismatch(
             f"index version {version} is of {spec.dimensions} dimensions and this run's space of "
             f"{dimensions}: start a new run"
         )
-    with truth.locked(connection, version, truth.locks_of_range(number, ranges)):
-        store.ensure(spec)
-        with storage.parquet_file(rows) as file:
-            columns = file.read(columns=["chunk_id", "key", "document_id"])
-        with gathered(storage, space_id, dimensions, columns["key"]) as vectors:
-            work = _Range(connection, storage, store, version, corpus, dimensions, rows, columns, vectors)
-            work.write(batch_rows)
-            work.read_back(spec.metric)
-        incomplete = work.incomplete(space_id)
-        deleted = work.delete(incomplete, _deleted(connection, storage, run, corpus, number))
-    report = UpsertReport(
-        rows=columns.num_rows,
-        upserted=int(work.written.sum()),
-        stale=int((~work.current).sum()),
-        no_result=int((work.current & (work.places < 0)).sum()),
-        incomplete=int(incomplete.sum()),
-        deleted=deleted,
-    )
-    log.info("range %d of %d into %s: %s", number, ranges, version, report)
-    return report
+    paths = [rows] if isinstance(rows, str) else list(rows)
+    places = [_place(storage, path) for path in paths]
+    store.ensure(spec)
+    total = UpsertReport()
+    keys = pa.concat_tables([_columns(storage, path, ["key"]) for path in paths])["key"]
+    with gathered(storage, space_id, dimensions, keys) as vectors:
+        for path, (number, ranges) in zip(paths, places, strict=True):
+            with truth.locked(connection, version, truth.locks_of_range(number, ranges)):
+                work = _Range(connection, storage, store, version, corpus, dimensions, path, vectors)
+                work.write(batch_rows)
+                work.read_back(spec.metric)
+                incomplete = work.incomplete(space_id)
+                deleted = work.delete(incomplete, _deleted(connection, storage, run, corpus, number))
+            report = UpsertReport(
+                rows=len(work.places),
+                upserted=int(work.written.sum()),
+                stale=int((~work.current).sum()),
+                no_result=int((work.current & (work.places < 0)).sum()),
+                incomplete=int(incomplete.sum()),
+                deleted=deleted,
+            )
+            log.info("range %d of %d into %s: %s", number, ranges, version, report)
+            total += report
+    return total
 
 
 class _Range:
@@ -124,9 +130,9 @@ class _Range:
         corpus: str,
         dimensions: int,
         path: str,
-        columns: pa.Table,
         vectors: Vectors,
     ) -> None:
+        columns = _columns(storage, path, ["chunk_id", "key", "document_id"])
         self._connection = connection
         self._storage = storage
         self._store = store
@@ -149,8 +155,11 @@ class _Range:
     def write(self, batch_rows: int) -> None:
         """Upsert the rows that are current and have a result."""
         there = self._known()
+        pending: Future[None] = Future()
+        pending.set_result(None)
         start, began, logged = 0, time.monotonic(), time.monotonic()
-        with self._storage.parquet_file(self._path) as file:
+        # One batch is written while the next is made ready.
+        with self._storage.parquet_file(self._path) as file, ThreadPoolExecutor(1) as writer:
             for batch in file.iter_batches(batch_rows):
                 part = slice(start, start + batch.num_rows)
                 start = part.stop
@@ -159,12 +168,16 @@ class _Range:
                 self._gone[self._document[part][state.deleted]] = True
                 wanted = state.current & (self.places[part] >= 0)
                 self.written[part] = wanted
-                self._send(batch, wanted & ~there[part], self.places[part], new=True)
-                self._send(batch, wanted & there[part], self.places[part], new=False)
+                for new, chosen in ((True, wanted & ~there[part]), (False, wanted & there[part])):
+                    if chosen.any():
+                        ready = self._ready(batch, chosen, self.places[part])
+                        pending.result()
+                        pending = writer.submit(self._store.upsert, self._index, ready, new=new)
                 if time.monotonic() - logged > LOG_SECONDS:
                     logged = time.monotonic()
                     rate = start / (logged - began)
                     log.info("%s: %d of %d rows, %.0f/s", self._index, start, len(self._ids), rate)
+            pending.result()
 
     def _known(self) -> npt.NDArray[np.bool_]:
         """Which rows' ids the index holds already.
@@ -188,18 +201,14 @@ class _Range:
         found: npt.NDArray[np.bool_] = pc.is_in(self._ids, held).to_numpy(zero_copy_only=False)
         return found
 
-    def _send(
-        self, batch: pa.RecordBatch, wanted: npt.NDArray[np.bool_], places: Places, *, new: bool
-    ) -> None:
-        if not wanted.any():
-            return
+    def _ready(self, batch: pa.RecordBatch, wanted: npt.NDArray[np.bool_], places: Places) -> pa.RecordBatch:
+        """The wanted rows of a batch as a store takes them."""
         kept = batch.select(["chunk_id", "document_id", "text", "metadata"])
         if not wanted.all():
             kept = kept.filter(pa.array(wanted))
         flat = pa.array(self._vectors.take(places[wanted]).reshape(-1))
         vector = pa.FixedSizeListArray.from_arrays(flat, self._schema.field("vector").type.list_size)
-        rows = pa.RecordBatch.from_arrays([*kept.columns, vector], schema=self._schema)
-        self._store.upsert(self._index, rows, new=new)
+        return pa.RecordBatch.from_arrays([*kept.columns, vector], schema=self._schema)
 
     def read_back(self, metric: Any) -> None:
         """Ask the store for what it was given: every id, once, and a sample of whole rows."""
@@ -243,6 +252,11 @@ class _Range:
         if names:
             self._store.delete(self._index, names)
         return len(names)
+
+
+def _columns(storage: Storage, path: str, names: list[str]) -> pa.Table:
+    with storage.parquet_file(path) as file:
+        return file.read(columns=names)
 
 
 def _twice(ids: Any) -> pa.Array[Any]:

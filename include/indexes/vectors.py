@@ -27,11 +27,17 @@ Places = npt.NDArray[np.int64]
 """For each row its row in the matrix, or -1 where its key has no result; shape (rows,)."""
 
 
+IN_MEMORY = 128 << 20
+"""Bytes of a matrix up to which no file is made; and of a larger one, what is touched before its
+pages are given back."""
+
+
 class Vectors:
     """Vectors by key. Made by `gathered`."""
 
     def __init__(self, keys: pa.ChunkedArray[Any], dimensions: int, memory: mmap.mmap | None) -> None:
         self._memory = memory
+        self._touched = 0
         self._names = np.unique(_comparable(keys))
         shape = (len(self._names), dimensions)
         self._matrix = (
@@ -47,7 +53,7 @@ class Vectors:
     def take(self, places: Places) -> npt.NDArray[np.float32]:
         """The vectors at these places, none of them -1; shape (places, dimensions)."""
         taken: npt.NDArray[np.float32] = self._matrix[places]
-        self._give_back()
+        self._touch(taken.nbytes)
         return taken
 
     def put(self, found: pa.Table) -> None:
@@ -56,13 +62,17 @@ class Vectors:
         landed = found["landed_at"].cast(pa.int64()).to_numpy()
         newer = landed > self._landed[places]
         values = readback.matrix(found["vector"])
-        self._matrix[places[newer]] = values[newer]
-        self._landed[places[newer]] = landed[newer]
-        self._give_back()
+        if not newer.all():
+            places, values, landed = places[newer], values[newer], landed[newer]
+        self._matrix[places] = values
+        self._landed[places] = landed
+        self._touch(values.nbytes)
 
-    def _give_back(self) -> None:
-        if self._memory is not None and hasattr(mmap, "MADV_DONTNEED"):
+    def _touch(self, size: int) -> None:
+        self._touched += size
+        if self._memory is not None and self._touched > IN_MEMORY and hasattr(mmap, "MADV_DONTNEED"):
             self._memory.madvise(mmap.MADV_DONTNEED)
+            self._touched = 0
 
 
 @contextmanager
@@ -76,12 +86,14 @@ def gathered(
     distinct: Any = keys.unique()
     with tempfile.TemporaryFile(prefix="vectors-") as file:
         size = len(distinct) * dimensions * 4
-        file.truncate(size)
-        # The map is closed when its last view is gone, which NumPy decides, not this block.
-        memory = mmap.mmap(file.fileno(), size) if size else None
+        memory = None
+        if size > IN_MEMORY:
+            file.truncate(size)
+            # The map is closed when its last view is gone, which NumPy decides, not this block.
+            memory = mmap.mmap(file.fileno(), size)
         vectors = Vectors(distinct, dimensions, memory)
         paths: Sequence[str] = results.files(storage, space_id) if size else ()
-        for found in results.read(storage, paths, distinct):
+        for found in results.read(storage, paths, distinct, ["key", "vector", "landed_at"]):
             width = found.schema.field("vector").type.list_size
             if width != dimensions:
                 raise IndexMismatch(

@@ -160,7 +160,7 @@ class LanceStore:
         for batch in self._table(index).search().select(names).to_batches(SCAN_ROWS):
             yield pa.Table.from_batches([batch]).replace_schema_metadata(None)
 
-    def ids_of(self, index: str, document_ids: pa.StringArray) -> pa.Table:
+    def ids_of(self, index: str, document_ids: pa.Array[Any]) -> pa.Table:
         """The (chunk_id, document_id) of all rows of these documents, in any order."""
         if len(document_ids) > DOCUMENTS_PER_QUERY:
             parts = [part.filter(pc.is_in(part["document_id"], document_ids)) for part in self.ids(index)]

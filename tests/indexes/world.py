@@ -202,21 +202,18 @@ class World:
         self, run: RunRef, version: str = "", batch_rows: int = 10_000, dimensions: int = DIMENSIONS
     ) -> UpsertReport:
         """Bring all ranges of a run into the index."""
-        report = UpsertReport()
-        for number in range(self.ranges):
-            report += upserting.upsert(
-                self.ledger,
-                self.storage,
-                self.store,
-                run=run,
-                version=version or self.version,
-                space_id=SPACE,
-                dimensions=dimensions,
-                rows=range_path(run, number),
-                corpus=CORPUS,
-                batch_rows=batch_rows,
-            )
-        return report
+        return upserting.upsert(
+            self.ledger,
+            self.storage,
+            self.store,
+            run=run,
+            version=version or self.version,
+            space_id=SPACE,
+            dimensions=dimensions,
+            rows=[range_path(run, number) for number in range(self.ranges)],
+            corpus=CORPUS,
+            batch_rows=batch_rows,
+        )
 
     def held(self, version: str = "") -> dict[str, set[str]]:
         """What the index holds: each document's texts."""
