@@ -10,11 +10,14 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Collection, Iterator, Mapping
+import tempfile
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import httpx
+import psutil
 import psycopg
 import pytest
 from psycopg.rows import dict_row
@@ -26,7 +29,7 @@ CORPORA = PROJECT_ROOT / "include" / "config" / "corpora"
 FIRST_DAG = "initial_ingest__python_docs"
 RUN_SECONDS = 240
 #: Airflow's own place for policies of an installation: in a run named `fail__{task}`, that task fails.
-POLICY = '''
+POLICY = """
 from airflow.sdk.exceptions import AirflowFailException
 
 
@@ -40,7 +43,7 @@ def task_policy(task):
         task.partial_kwargs["pre_execute"] = _fail
     else:
         task._pre_execute_hook = _fail
-'''
+"""
 #: Short enough for tests, long enough that every state is passed through.
 EMULATOR = EmulatorOptions(
     embeddings="hash", validating_seconds=0.3, batch_seconds=1.0, finalizing_seconds=0.3
@@ -123,10 +126,41 @@ class IntegrationStack(Stack):
         return dag_id
 
 
+@contextmanager
+def temporary_state() -> Iterator[Path]:
+    """A folder for a stack's state, gone at the end.
+
+    Not below pytest's own folder: as root, PostgreSQL runs as another user, and each pytest session
+    that starts on the machine shuts that folder to everybody else.
+    """
+    with tempfile.TemporaryDirectory(prefix="stack-", ignore_cleanup_errors=True) as folder:
+        yield Path(folder)
+
+
+def listening(processes: Iterable[psutil.Process]) -> set[int]:
+    """The TCP ports that these processes listen on."""
+    ports: set[int] = set()
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            connections = process.net_connections("tcp")
+            ports |= {one.laddr.port for one in connections if one.status == psutil.CONN_LISTEN}
+    return ports
+
+
+def taken(ports: set[int]) -> set[int]:
+    """Those of the ports that anybody listens on."""
+    connections = psutil.net_connections("tcp")
+    return ports & {one.laddr.port for one in connections if one.status == psutil.CONN_LISTEN}
+
+
 @pytest.fixture(scope="session")
-def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[IntegrationStack]:
+def stack() -> Iterator[IntegrationStack]:
     """The running stack: our DAGs and plugins, the emulator with hash embeddings on a real clock."""
-    state = tmp_path_factory.mktemp("stack")
+    with temporary_state() as state:
+        yield from _running(state)
+
+
+def _running(state: Path) -> Iterator[IntegrationStack]:
     shutil.copytree(CORPORA, state / "corpora")
     policy = state / "airflow" / "config" / "airflow_local_settings.py"
     policy.parent.mkdir(parents=True)

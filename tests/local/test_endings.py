@@ -14,14 +14,16 @@ import psutil
 import pytest
 
 from include.local.options import PROJECT_ROOT
+from tests.stack import listening, taken, temporary_state
 
 START_SECONDS = 240
 
 
 @pytest.fixture(scope="module")
-def state(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def state() -> Iterator[Path]:
     """One folder for all starts, so that the tables are made once."""
-    return tmp_path_factory.mktemp("state")
+    with temporary_state() as folder:
+        yield folder
 
 
 @pytest.fixture
@@ -55,19 +57,6 @@ def is_half_started(state: Path) -> bool:
     return (state / "logs" / "triggerer.log").exists()
 
 
-def descendants(launcher: subprocess.Popen[bytes]) -> tuple[list[psutil.Process], set[int]]:
-    """All processes of the stack, and the ports they listen on."""
-    processes = psutil.Process(launcher.pid).children(recursive=True)
-    ports: set[int] = set()
-    for process in processes:
-        try:
-            connections = process.net_connections("tcp")
-        except psutil.NoSuchProcess:
-            continue
-        ports |= {one.laddr.port for one in connections if one.status == psutil.CONN_LISTEN}
-    return processes, ports
-
-
 @pytest.mark.parametrize(
     ("number", "moment", "code"),
     [
@@ -80,11 +69,11 @@ def test_no_process_and_no_port_is_left_after(
     number: int, moment: Callable[[Path], bool], code: int, launcher: subprocess.Popen[bytes], state: Path
 ) -> None:
     wait_for(lambda: moment(state), launcher, state)
-    processes, ports = descendants(launcher)
+    processes = psutil.Process(launcher.pid).children(recursive=True)
+    ports = listening(processes)
     assert len(processes) > 5
     launcher.send_signal(number)
     assert launcher.wait(timeout=60) == code
     # Whoever was killed had no time to wait for the rest; whoever ended by itself did.
     assert not psutil.wait_procs(processes, timeout=40 if number == signal.SIGKILL else 1)[1]
-    listening = {one.laddr.port for one in psutil.net_connections("tcp") if one.status == psutil.CONN_LISTEN}
-    assert not ports & listening
+    assert not taken(ports)

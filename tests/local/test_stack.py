@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
@@ -16,6 +17,7 @@ from include.local.airflow_api import AirflowApi
 from include.local.errors import ApiError, RunFailedError, StackError
 from include.local.options import EmulatorOptions, StackOptions
 from include.local.stack import Stack, running_environment
+from tests.stack import listening, taken, temporary_state
 
 DAG_FILE = """
 import os, sys
@@ -36,12 +38,12 @@ trivial()
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = tmp_path_factory.mktemp("stack")
-    (made / "dags").mkdir()
-    (made / "plugins").mkdir()
-    (made / "dags" / "trivial_dag.py").write_text(DAG_FILE)
-    return made
+def folder() -> Iterator[Path]:
+    with temporary_state() as made:
+        (made / "dags").mkdir()
+        (made / "plugins").mkdir()
+        (made / "dags" / "trivial_dag.py").write_text(DAG_FILE)
+        yield made
 
 
 @pytest.fixture(scope="module")
@@ -62,22 +64,12 @@ def own(options: StackOptions) -> Iterator[Stack]:
     with Stack(options, print) as running:
         processes = psutil.Process(running.processes.pid).children(recursive=True)
         assert len(processes) > 8
-        ports = {
-            connection.laddr.port
-            for process in processes
-            for connection in process.net_connections("tcp")
-            if connection.status == psutil.CONN_LISTEN
-        }
+        ports = listening(processes)
         assert {running.ports.airflow, running.ports.emulator, running.ports.postgres} <= ports
         yield running
         processes += psutil.Process(running.processes.pid).children(recursive=True)
     assert not psutil.wait_procs(processes, timeout=5)[1]
-    listening = {
-        connection.laddr.port
-        for connection in psutil.net_connections("tcp")
-        if connection.status == psutil.CONN_LISTEN
-    }
-    assert not ports & listening
+    assert not taken(ports)
 
 
 def test_all_four_components_are_healthy_when_it_is_ready(own: Stack) -> None:
@@ -144,8 +136,9 @@ class TestWithoutAirflow:
     """PostgreSQL and the emulator alone, as `make ask` uses them."""
 
     @pytest.fixture
-    def small(self, tmp_path: Path) -> StackOptions:
-        return StackOptions(state=tmp_path, emulator=EmulatorOptions(embeddings="hash"), airflow=False)
+    def small(self) -> Iterator[StackOptions]:
+        with temporary_state() as state:
+            yield StackOptions(state=state, emulator=EmulatorOptions(embeddings="hash"), airflow=False)
 
     def test_data_stays_from_one_start_to_the_next(self, small: StackOptions) -> None:
         with Stack(small) as first, psycopg.connect(first.ledger_url) as connection:
@@ -163,12 +156,9 @@ class TestWithoutAirflow:
             with psycopg.connect(own.ledger_url) as connection:
                 connection.execute("select n from kept")
 
-    def test_a_start_that_fails_shows_the_log_and_leaves_nothing(self, tmp_path: Path) -> None:
-        wrong = StackOptions(
-            state=tmp_path,
-            emulator=EmulatorOptions(embeddings="none"),  # type: ignore[arg-type]
-            airflow=False,
-        )
+    def test_a_start_that_fails_shows_the_log_and_leaves_nothing(self, small: StackOptions) -> None:
+        nobody = EmulatorOptions(embeddings="none")  # type: ignore[arg-type]
+        wrong = replace(small, emulator=nobody)
         before = set(psutil.pids())
         with pytest.raises(StackError, match=r"(?s)emulator ended with exit code 2.*invalid choice"):
             with Stack(wrong):
@@ -176,7 +166,7 @@ class TestWithoutAirflow:
         left = [
             process
             for process in psutil.process_iter()
-            if process.pid not in before and str(tmp_path) in " ".join(process.cmdline())
+            if process.pid not in before and str(small.state) in " ".join(process.cmdline())
         ]
         assert not left
 
