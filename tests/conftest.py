@@ -107,8 +107,16 @@ class Emulator:
         return dict(httpx.get(f"{self.url}/_control/state").raise_for_status().json())
 
     def advance(self, seconds: float) -> None:
-        """Move the emulator's clock forward."""
-        httpx.post(f"{self.url}/_control/clock", json={"advance": seconds}).raise_for_status()
+        """Move the emulator's clock forward, and wait until all that fell due is done."""
+        move, deadline = {"advance": seconds}, time.monotonic() + 120
+        while (
+            not httpx.post(f"{self.url}/_control/clock", json=move, timeout=60)
+            .raise_for_status()
+            .json()["settled"]
+        ):
+            if time.monotonic() > deadline:
+                raise RuntimeError("the emulator doesn't get its work done")
+            move = {"advance": 0}
 
     def faults(self, *faults: dict[str, Any]) -> None:
         """Set the faults to inject; none clears them."""

@@ -85,8 +85,12 @@ def main() -> None:
     )
     from include.emulator.app import make_app
     from include.emulator.server import make_server
+    from include.emulator.store import FolderInUse
 
-    app = make_app(options.data, settings, options.clock)
+    try:
+        app = make_app(options.data, settings, options.clock)
+    except FolderInUse as error:
+        sys.exit(str(error))
     shown = f"http://{options.host}:{options.port}"
     server = make_server(
         app,

@@ -59,13 +59,19 @@ class Settings:
     def change(self, changes: dict[str, Any]) -> None:
         """Set fields by name.
 
-        Raises ValueError naming a field that doesn't exist or can't change while the emulator runs.
+        Raises ValueError naming a field that doesn't exist, can't change while the emulator runs, or
+        is of another type; nothing is changed then.
         """
         for name in changes:
             if name not in CHANGEABLE:
                 raise ValueError(
                     f"{name!r} is no setting that can be changed; those are {sorted(CHANGEABLE)}"
                 )
+            now, value = getattr(self, name), changes[name]
+            number = isinstance(now, int | float) or name == "creations_per_hour"
+            fits = isinstance(value, int | float) if number else isinstance(value, type(now))
+            if not fits and not (value is None and name == "creations_per_hour"):
+                raise ValueError(f"{name!r} can't be {value!r}; it is {now!r} now")
         for name, value in changes.items():
             setattr(self, name, value)
 

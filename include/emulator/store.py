@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import sqlite3
 import threading
@@ -58,12 +59,24 @@ class BatchRecord:
     seq: int = 0
 
 
+class FolderInUse(Exception):
+    """Another process has the folder; it must end first."""
+
+
 class Store:
     """One connection under a lock: statements are short, and the worker commits in small steps."""
 
     def __init__(self, folder: Path) -> None:
         self.files = folder / "files"
         self.files.mkdir(parents=True, exist_ok=True)
+        # Held until the process ends, however it ends: two workers would do every batch twice.
+        self._owner = (folder / "lock").open("w")
+        try:
+            fcntl.flock(self._owner, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise FolderInUse(
+                f"another emulator runs on the folder {folder}: stop it or name another"
+            ) from None
         for leftover in self.files.glob("*.uploading"):
             leftover.unlink()
         self._lock = threading.RLock()
@@ -80,6 +93,7 @@ class Store:
         """Close the database."""
         with self._lock:
             self._connection.close()
+        self._owner.close()
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
@@ -154,6 +168,11 @@ class Store:
             file_id,
         )
         return [FileRecord(i, p, a, e, json.loads(w)) for i, p, a, e, w in rows]
+
+    def purge_files(self, now: float) -> None:
+        """Remove the bytes of files that have expired."""
+        for (file_id,) in self._rows("select id from files where expires_at <= ?", now):
+            self.delete_file(file_id)
 
     def delete_file(self, file_id: str) -> None:
         """Forget a file and remove its bytes."""

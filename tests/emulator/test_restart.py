@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 
-from tests.conftest import Emulator, free_port
+from tests.conftest import ROOT, Emulator, free_port
 from tests.emulator.conftest import drive, embedding_line
 
 
@@ -56,6 +58,22 @@ def test_a_batch_killed_in_the_middle_of_its_work_is_finished_once(start: Callab
     output, errors = driver.results(batch)
     assert (len(output), errors) == (count, {})
     assert set(driver.emulator.state()["charges"].values()) == {1}
+
+
+def test_a_folder_has_one_emulator(start: Callable[..., Emulator]) -> None:
+    emulator = start()
+    command = [
+        sys.executable,
+        "-m",
+        "include.emulator",
+        "--data",
+        str(emulator.data),
+        "--port",
+        str(free_port()),
+    ]
+    second = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert second.returncode == 1
+    assert "another emulator runs on the folder" in second.stderr
 
 
 def test_sigterm_ends_it_cleanly(start: Callable[..., Emulator]) -> None:

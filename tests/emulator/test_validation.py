@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import httpx
 import openai
 import pytest
 
@@ -173,6 +174,24 @@ def test_limits_of_one_embeddings_request_hold_in_real_time(driver: Driver) -> N
     assert embedding_error(driver, "")["status"] == 400
     assert embedding_error(driver, "x", model="no-such-model")["status"] == 404
     assert embedding_error(driver, "x", dimensions=0)["param"] == "dimensions"
+
+
+def test_a_request_that_breaks_the_server_fails_alone(driver: Driver) -> None:
+    def line(custom_id: str, **body: Any) -> dict[str, Any]:
+        whole = {"model": "gpt-5-mini", "input": "Hello there.", **body}
+        return {"custom_id": custom_id, "method": "POST", "url": "/v1/responses", "body": whole}
+
+    batch_id = driver.create([line("good"), line("odd", text="not an object")], "/v1/responses")
+    output, errors = driver.results(driver.after(10, batch_id))
+    assert set(output) == {"good"}
+    assert errors["odd"]["response"]["status_code"] == 500
+
+
+@pytest.mark.parametrize("change", [{"max_requests": "many"}, {"embeddings": "hash"}, {"nonsense": 1}])
+def test_a_setting_that_means_nothing_is_refused(driver: Driver, change: dict[str, Any]) -> None:
+    response = httpx.patch(f"{driver.emulator.url}/_control/settings", json=change)
+    assert response.status_code == 400
+    assert next(iter(change)) in response.json()["error"]
 
 
 def test_limits_of_one_request_fail_only_its_line_of_a_batch(driver: Driver) -> None:

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import orjson
 
 from include.emulator.faults import LINE_ACTIONS, Faults
-from include.emulator.openai.results import Endpoint, Measure, Result
+from include.emulator.openai.results import Endpoint, Measure, Result, run_all
 from include.emulator.openai.validate import CHUNK_BYTES, CHUNK_LINES, file_lines
 from include.emulator.openai.wire import PROVIDER
 from include.emulator.prices import dollars
@@ -90,7 +90,7 @@ class Executor:
                 ):
                     line.faults[rule.do] = rule.options
         good = [index for index, line in enumerate(lines) if "line_error" not in line.faults]
-        results = endpoint.run([bodies[index] for index in good], [measures[index] for index in good])
+        results = run_all(endpoint, [bodies[index] for index in good], [measures[index] for index in good])
         for index, result in zip(good, results, strict=True):
             lines[index].result = result
         # Results never come in the order of the requests: nobody shall get used to it.

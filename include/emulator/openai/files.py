@@ -71,6 +71,7 @@ class FileApi:
     async def create(self, request: Request) -> Response:
         """Take a file in; its record is written once its bytes are in place."""
         caller = caller_of(request, self._settings)
+        self._store.purge_files(self._clock.now())
         file_id = new_id("file-")
         unfinished = self._store.files / f"{file_id}.uploading"
         try:

@@ -9,7 +9,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from include.emulator.gate import Gate, Handler
-from include.emulator.openai.results import Endpoint, Result
+from include.emulator.openai.results import Endpoint, Result, measure_all, run_all
 from include.emulator.openai.wire import ApiError, answer, caller_of, json_body
 from include.emulator.prices import PRICES, dollars
 from include.emulator.settings import Settings
@@ -50,7 +50,7 @@ class RealTimeApi:
                 )
 
             def run() -> Result:
-                return endpoint.run([body], endpoint.measure([body]))[0]
+                return run_all(endpoint, [body], measure_all(endpoint, [body]))[0]
 
             result = await asyncio.to_thread(run)
             if result.status == 200:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from include.emulator.settings import Settings
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +44,30 @@ class Endpoint(Protocol):
     def subject(self, body: dict[str, Any]) -> str:
         """The text that the request asks about, for faults that match it."""
         ...
+
+
+def run_all(endpoint: Endpoint, bodies: list[dict[str, Any]], measures: list[Measure]) -> list[Result]:
+    """`endpoint.run`, where a request that breaks it gets a server error and the others their answers."""
+    try:
+        return endpoint.run(bodies, measures)
+    except Exception:
+        if len(bodies) == 1:
+            logger.exception("a request broke its endpoint")
+            message = "The server had an error while processing your request."
+            return [refused(500, message, kind="server_error")]
+        return [
+            run_all(endpoint, [body], [measure])[0] for body, measure in zip(bodies, measures, strict=True)
+        ]
+
+
+def measure_all(endpoint: Endpoint, bodies: list[dict[str, Any]]) -> list[Measure]:
+    """`endpoint.measure`, where a request that breaks it counts nothing; it fails when it is run."""
+    try:
+        return endpoint.measure(bodies)
+    except Exception:
+        if len(bodies) == 1:
+            return [Measure(0, 0, 0)]
+        return [measure_all(endpoint, [body])[0] for body in bodies]
 
 
 def refused(

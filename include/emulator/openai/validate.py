@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 
-from include.emulator.openai.results import Endpoint, Measure
+from include.emulator.openai.results import Endpoint, Measure, measure_all
 from include.emulator.settings import Settings
 
 MAX_ERRORS = 100
@@ -73,14 +73,16 @@ class _Validator:
 
     def run(self, path: Path) -> Validation:
         result = self._result
+        # Counted first: a file that is far too long is refused without being read line by line.
+        result.requests = sum(1 for _ in file_lines(path))
+        if result.requests > self._settings.max_requests:
+            result.errors.append(self._too_many("requests", self._settings.max_requests))
+            return result
         pending_bytes = 0
         with path.open("rb") as file:
             for number, line in enumerate(file, 1):
                 if not line.strip():
                     continue
-                result.requests += 1
-                if result.requests > self._settings.max_requests:
-                    return Validation([self._too_many("requests", self._settings.max_requests)])
                 if len(result.errors) < MAX_ERRORS:
                     self._line(number, line)
                 pending_bytes += len(line)
@@ -163,7 +165,7 @@ class _Validator:
     def _measure(self) -> None:
         # Tokens are only needed of a file without errors.
         if not self._result.errors:
-            for each in self._endpoint.measure(self._pending):
+            for each in measure_all(self._endpoint, self._pending):
                 self._measures.append(each)
                 self._result.tokens += each.total
                 self._result.inputs += each.inputs
