@@ -14,18 +14,20 @@ import os
 import tempfile
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 import numpy as np
 import orjson
 import pyarrow as pa
 
 from include.batches.failures import Failure
+from include.batches.line_check import LineCheck
 from include.contracts import (
+    JSON,
     KEY_BYTES,
     SHARD_KEYS_SCHEMA,
     BatchProvider,
@@ -43,8 +45,9 @@ from include.storage import Storage
 
 log = logging.getLogger(__name__)
 
-_BLOCK_BYTES = 1 << 20
-_BLOCKS_WAITING = 4
+_T = TypeVar("_T")
+
+_BLOCKS_WAITING = 2
 _QUEUE_SHARE = 4
 """A shard takes at most a quarter of what the account may have enqueued, so that several fit."""
 
@@ -93,6 +96,19 @@ class ShardLimits:
         )
 
 
+@dataclass(slots=True)
+class _Lines:
+    """Some lines. The lists `ids`, `bodies`, `inputs` (how many items each) and `tokens` have an
+    entry a line, `keys` and `item_tokens` one an item."""
+
+    ids: list[str]
+    bodies: list[bytes]
+    inputs: list[int]
+    tokens: list[int]
+    keys: list[bytes]
+    item_tokens: list[int]
+
+
 class ShardWriter:
     """Turns items into shards. `shards` and `refused` are complete once `write` has returned."""
 
@@ -109,32 +125,30 @@ class ShardWriter:
         self._make = provider.line
         self._space = space
         self._limits = limits
-        self._read: Callable[[str], Any] | None = orjson.loads if structured else None
+        self._structured = structured
+        self._check = LineCheck(space)
         self.shards: list[Shard] = []
         self.refused: list[Failure] = []
 
     def write(self, columns: Iterable[ItemColumns], progress: Callable[[int], None]) -> None:
-        """Write all items, which come in key order; one shard is open at a time."""
-        limits = self._limits
+        """Write all items, which come in key order; one shard is open at a time.
+
+        Raises BatchInferenceError where the provider made a line that its own service would refuse.
+        """
         with ThreadPoolExecutor(1, thread_name_prefix="shard") as thread:
             shard: _OpenShard | None = None
             try:
-                for items in self._lines(columns, progress):
-                    custom_id = (
-                        line_id([item.key for item in items]) if len(items) > 1 else items[0].key.hex()
-                    )
-                    body = self._make(self._space, items, custom_id)
-                    size = len(body)
-                    if size > limits.bytes:
-                        self._refuse_large(items, size)
-                        continue
-                    tokens = sum(item.tokens for item in items) if len(items) > 1 else items[0].tokens
-                    if shard is not None and not shard.takes(size, len(items), tokens):
-                        self.shards.append(shard.close())
-                        shard = None
-                    if shard is None:
-                        shard = _OpenShard(self._storage, self._space, limits, thread)
-                    shard.add(custom_id, items, body, tokens)
+                for lines in self._lines(columns, progress):
+                    self._check(lines.bodies, lines.ids)
+                    done = 0
+                    while done < len(lines.ids):
+                        if shard is None:
+                            shard = _OpenShard(self._storage, self._space, self._limits, thread)
+                        taken = shard.take(lines, done)
+                        done += taken
+                        if done < len(lines.ids):
+                            self.shards.append(shard.close())
+                            shard = None
                 if shard is not None:
                     self.shards.append(shard.close())
                     shard = None
@@ -142,47 +156,99 @@ class ShardWriter:
                 if shard is not None:
                     shard.abandon()
 
-    def _lines(
-        self, columns: Iterable[ItemColumns], progress: Callable[[int], None]
-    ) -> Iterator[tuple[Item, ...]]:
-        """Group items into lines within the limits of a line."""
-        most, most_tokens = self._limits.inputs_per_line, self._limits.tokens_per_line
+    def _lines(self, columns: Iterable[ItemColumns], progress: Callable[[int], None]) -> Iterator[_Lines]:
+        """Make lines of items, some thousand at a time."""
+        grouped = self._limits.inputs_per_line > 1
         group: list[Item] = []
-        group_tokens = 0
         for some in columns:
-            for item in self._items(some):
-                if most == 1:
-                    yield (item,)
-                    continue
-                if group and (len(group) == most or group_tokens + item.tokens > most_tokens):
-                    yield tuple(group)
-                    group, group_tokens = [], 0
-                group.append(item)
-                group_tokens += item.tokens
-            progress(len(some[0]))
+            keys, inputs, tokens = self._short_enough(some)
+            if self._structured:
+                inputs = [orjson.loads(text) for text in inputs]
+            if grouped:
+                items = [*group, *map(Item, keys, inputs, tokens)]
+                groups = self._groups(items)
+                # The last one may still grow.
+                group = groups.pop() if groups else []
+                yield self._grouped(groups)
+            else:
+                yield self._single(keys, inputs, tokens)
+            progress(len(keys))
         if group:
-            yield tuple(group)
+            yield self._grouped([group])
 
-    def _items(self, columns: ItemColumns) -> Iterator[Item]:
-        """The items that an input's limits allow; the others are refused."""
-        longest, read = self._limits.tokens_per_input, self._read
-        for key, text, tokens in zip(*columns, strict=True):
-            if tokens > longest:
-                self._refuse(key, "too_long", f"{tokens:,} tokens, more than the {longest:,.0f} of one input")
-                continue
-            yield Item(key, text if read is None else read(text), tokens)
+    def _single(self, keys: list[bytes], inputs: Sequence[JSON], tokens: list[int]) -> _Lines:
+        """A line for each item."""
+        make, space = self._make, self._space
+        joined = b"".join(keys).hex()
+        ids = [joined[place : place + 2 * KEY_BYTES] for place in range(0, len(joined), 2 * KEY_BYTES)]
+        bodies = [
+            make(space, (Item(key, given, count),), custom_id)
+            for key, given, count, custom_id in zip(keys, inputs, tokens, ids, strict=True)
+        ]
+        if bodies and max(map(len, bodies)) > self._limits.bytes:
+            small = self._small_enough([(key,) for key in keys], bodies)
+            return self._single(_at(small, keys), _at(small, inputs), _at(small, tokens))
+        return _Lines(ids, bodies, [1] * len(ids), tokens, keys, tokens)
 
-    def _refuse(self, key: bytes, code: str, message: str, alone: bool = True) -> None:
-        self.refused.append(Failure(key, OutcomeClass.PERMANENT, code, message, alone))
-
-    def _refuse_large(self, items: tuple[Item, ...], size: int) -> None:
+    def _groups(self, items: list[Item]) -> list[list[Item]]:
+        """Divide items into lines, within the limits of a line."""
+        most, most_tokens = self._limits.inputs_per_line, self._limits.tokens_per_line
+        groups: list[list[Item]] = []
+        tokens = 0
         for item in items:
-            self._refuse(
-                item.key,
-                "too_large",
-                f"its line has {size:,} bytes, more than the {self._limits.bytes:,} of a whole batch",
-                alone=len(items) == 1,
+            if not groups or len(groups[-1]) == most or tokens + item.tokens > most_tokens:
+                groups.append([])
+                tokens = 0
+            groups[-1].append(item)
+            tokens += item.tokens
+        return groups
+
+    def _grouped(self, groups: list[list[Item]]) -> _Lines:
+        """A line for each group of items."""
+        keys = [tuple(item.key for item in group) for group in groups]
+        ids = [line_id(of_line) for of_line in keys]
+        bodies = [
+            self._make(self._space, group, custom_id) for group, custom_id in zip(groups, ids, strict=True)
+        ]
+        if bodies and max(map(len, bodies)) > self._limits.bytes:
+            return self._grouped([groups[line] for line in self._small_enough(keys, bodies)])
+        return _Lines(
+            ids,
+            bodies,
+            [len(group) for group in groups],
+            [sum(item.tokens for item in group) for group in groups],
+            [key for of_line in keys for key in of_line],
+            [item.tokens for group in groups for item in group],
+        )
+
+    # ----------------------------------------------------------------- refusing
+
+    def _short_enough(self, columns: ItemColumns) -> tuple[list[bytes], list[Any], list[int]]:
+        """The items that an input's limit allows; the others are refused."""
+        longest = self._limits.tokens_per_input
+        keys, inputs, tokens = columns
+        if not tokens or max(tokens) <= longest:
+            return keys, inputs, tokens
+        for key, count in zip(keys, tokens, strict=True):
+            if count > longest:
+                message = f"{count:,} tokens, more than the {longest:,.0f} of one input"
+                self.refused.append(Failure(key, OutcomeClass.PERMANENT, "too_long", message))
+        kept = [place for place, count in enumerate(tokens) if count <= longest]
+        return _at(kept, keys), _at(kept, inputs), _at(kept, tokens)
+
+    def _small_enough(self, keys: Sequence[Sequence[bytes]], bodies: list[bytes]) -> list[int]:
+        """The lines that a batch's bytes allow; the items of the others are refused."""
+        kept = []
+        for line, (of_line, body) in enumerate(zip(keys, bodies, strict=True)):
+            if len(body) <= self._limits.bytes:
+                kept.append(line)
+                continue
+            message = f"its line has {len(body):,} bytes, more than the {self._limits.bytes:,} of a batch"
+            alone = len(of_line) == 1
+            self.refused.extend(
+                Failure(key, OutcomeClass.PERMANENT, "too_large", message, alone) for key in of_line
             )
+        return kept
 
 
 class _OpenShard:
@@ -195,52 +261,54 @@ class _OpenShard:
         self._space = space
         self._limits = limits
         self._thread = thread
-        self._check = LineCheck(space)
         self._temporary = _temporary(storage)
         self._file: IO[bytes] = open(self._temporary, "wb", buffering=0)  # noqa: SIM115  closed by close
         self._hasher = hashlib.blake2b(bytes.fromhex(space.id), digest_size=KEY_BYTES)
         self._waiting: deque[Future[None]] = deque()
-        self._block: list[bytes] = []
-        self._block_bytes = 0
-        self._line_ids: list[str] = []
-        self._line_items: list[int] = []
+        self._ids: list[str] = []
+        self._inputs: list[int] = []
         self._keys: list[bytes] = []
         self._item_tokens: list[int] = []
         self._bytes = 0
         self._tokens = 0
 
-    def takes(self, size: int, inputs: int, tokens: int) -> bool:
-        """Whether one more line fits. A line larger than the queue's share gets a shard of its own."""
-        limits = self._limits
-        return (
-            len(self._line_ids) < limits.lines
-            and self._bytes + size <= limits.bytes
-            and len(self._keys) + inputs <= limits.inputs
-            and self._tokens + tokens <= limits.tokens
-        )
+    def take(self, lines: _Lines, start: int) -> int:
+        """Append lines from `start` on, as many as fit; returns how many.
 
-    def add(self, custom_id: str, items: tuple[Item, ...], body: bytes, tokens: int) -> None:
-        """Append a line, once it is checked."""
-        self._check(body, custom_id)
-        self._block.append(body)
-        self._line_ids.append(custom_id)
-        self._line_items.append(len(items))
-        for item in items:
-            self._keys.append(item.key)
-            self._item_tokens.append(item.tokens)
-        self._tokens += tokens
-        self._bytes += len(body)
-        self._block_bytes += len(body)
-        if self._block_bytes >= _BLOCK_BYTES:
-            self._hand_over()
+        An empty shard takes at least one: a line larger than the queue's share goes by itself.
+        """
+        limits = self._limits
+        sizes = np.cumsum([len(body) for body in lines.bodies[start:]])
+        inputs = np.cumsum(lines.inputs[start:])
+        tokens = np.cumsum(lines.tokens[start:])
+        fit = min(
+            limits.lines - len(self._ids),
+            int(np.searchsorted(sizes, limits.bytes - self._bytes, "right")),
+            int(np.searchsorted(inputs, limits.inputs - len(self._keys), "right")),
+            int(np.searchsorted(tokens, limits.tokens - self._tokens, "right")),
+            len(sizes),
+        )
+        fit = max(fit, 0 if self._ids else 1)
+        if fit == 0:
+            return 0
+        end = start + fit
+        before = sum(lines.inputs[:start])
+        after = before + int(inputs[fit - 1])
+        self._ids += lines.ids[start:end]
+        self._inputs += lines.inputs[start:end]
+        self._keys += lines.keys[before:after]
+        self._item_tokens += lines.item_tokens[before:after]
+        self._bytes += int(sizes[fit - 1])
+        self._tokens += int(tokens[fit - 1])
+        self._hand_over(lines.bodies[start:end])
+        return fit
 
     def close(self) -> Shard:
         """Finish the files under the shard's name. Files that are there already are left as they are."""
-        self._hand_over()
         while self._waiting:
             self._waiting.popleft().result()
-        lines = len(self._line_ids)
-        if len(set(self._line_ids)) != lines:
+        lines = len(self._ids)
+        if len(set(self._ids)) != lines:
             raise BatchInferenceError(
                 f"space {self._space.id}: two lines of one shard have the same custom_id; nothing was sent"
             )
@@ -272,24 +340,21 @@ class _OpenShard:
         with suppress(FileNotFoundError):
             os.unlink(self._temporary)
 
-    def _hand_over(self) -> None:
-        """Give the block to the thread, and wait while it is some blocks behind."""
-        if not self._block:
-            return
-        self._waiting.append(self._thread.submit(self._write, self._block))
-        self._block, self._block_bytes = [], 0
+    def _hand_over(self, bodies: list[bytes]) -> None:
+        """Give lines to the thread, and wait while it is some blocks behind."""
+        self._waiting.append(self._thread.submit(self._write, bodies))
         while len(self._waiting) > _BLOCKS_WAITING:
             self._waiting.popleft().result()
 
-    def _write(self, block: list[bytes]) -> None:
-        joined = b"".join(block)
-        self._hasher.update(joined)
-        self._file.write(joined)
+    def _write(self, bodies: list[bytes]) -> None:
+        block = b"".join(bodies)
+        self._hasher.update(block)
+        self._file.write(block)
 
     def _key_table(self) -> pa.Table:
-        counts = np.array(self._line_items)
+        counts = np.array(self._inputs)
         line = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
-        ids = pa.array(self._line_ids, pa.string())
+        ids = pa.array(self._ids, pa.string())
         return pa.table(
             [
                 ids if len(ids) == len(line) else ids.take(line),
@@ -301,48 +366,8 @@ class _OpenShard:
         )
 
 
-class LineCheck:
-    """Checks a line before it is uploaded: one bad line can fail a whole file.
-
-    A line is one line of JSON, bears its custom_id, and names the space's endpoint and model
-    wherever it names any.
-    """
-
-    def __init__(self, space: Space) -> None:
-        import simdjson
-
-        self._parser = simdjson.Parser()
-        self._endpoint = space.endpoint
-        self._model = space.model
-
-    def __call__(self, body: bytes, custom_id: str) -> None:
-        """Raises BatchInferenceError that says what is wrong with which line."""
-        record: Any = None
-        inner: Any = None
-        try:
-            record = self._parser.parse(body)
-            named = record["custom_id"]
-            url = record.get("url")
-            inner = record.get("body") or record.get("params")
-            model = None if inner is None else inner.get("model")
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise self._bad(custom_id, f"isn't a JSON object with a custom_id ({error})") from None
-        finally:
-            # The parser can't be used again while objects of its last document live.
-            record = inner = None
-        if named != custom_id:
-            raise self._bad(custom_id, f"bears the custom_id {named!r}")
-        if url is not None and url != self._endpoint:
-            raise self._bad(custom_id, f"is for {url!r}, the batch for {self._endpoint!r}")
-        if model is not None and model != self._model:
-            raise self._bad(custom_id, f"is for the model {model!r}, the space for {self._model!r}")
-        if body[-1:] != b"\n" or body.find(b"\n") != len(body) - 1:
-            raise self._bad(custom_id, "must be one line with its newline")
-
-    def _bad(self, custom_id: str, what: str) -> BatchInferenceError:
-        return BatchInferenceError(
-            f"the line of request {custom_id} {what}; nothing was sent: mend the provider's `line`"
-        )
+def _at(places: Sequence[int], column: Sequence[_T]) -> list[_T]:
+    return [column[place] for place in places]
 
 
 def _temporary(storage: Storage) -> str:

@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from include.batches.shard_files import LineCheck, ShardLimits, ShardWriter, keys_path, requests_path
+from include.batches.shard_files import ShardLimits, ShardWriter, keys_path, requests_path
 from include.contracts import Limits
-from include.errors import BatchInferenceError
 from include.requests.key_order import ItemColumns
 from include.requests.keys import item_keys, line_id
 from include.storage import Storage
@@ -119,36 +118,3 @@ def check_limits(limits: Limits, lines: int, items: int, size: int, tokens: int)
         assert lines <= max(1, limits.enqueued_requests // 4)
     if limits.enqueued_tokens is not None:
         assert tokens <= limits.enqueued_tokens / 4
-
-
-class TestEveryLineIsCheckedBeforeItIsSent:
-    GOOD = b'{"custom_id":"a","url":"/v1/embeddings","body":{"model":"text-embedding-3-small"}}\n'
-
-    def test_a_good_line_passes_and_one_of_another_protocol_too(self) -> None:
-        check = LineCheck(SPACE)
-        check(self.GOOD, "a")
-        check(b'{"custom_id":"a","params":{"model":"text-embedding-3-small"}}\n', "a")
-        check(b'{"custom_id":"a","body":{"input":["x"]}}\n', "a")
-
-    @pytest.mark.parametrize(
-        ("line", "what"),
-        [
-            (GOOD.replace(b'"a"', b'"b"'), "custom_id 'b'"),
-            (GOOD.replace(b"embeddings", b"completions", 1), "is for '/v1/completions'"),
-            (GOOD.replace(b"3-small", b"3-large"), "model 'text-embedding-3-large'"),
-            (GOOD[:-5] + b"\n", "JSON object"),
-            (GOOD[:-1], "one line with its newline"),
-            (GOOD.replace(b",", b",\n", 1), "one line with its newline"),
-            (b"[]\n", "JSON object"),
-            (b'"a"\n', "JSON object"),
-        ],
-    )
-    def test_a_bad_line_is_named(self, line: bytes, what: str) -> None:
-        with pytest.raises(BatchInferenceError, match=what):
-            LineCheck(SPACE)(line, "a")
-
-    def test_the_check_works_again_after_a_bad_line(self) -> None:
-        check = LineCheck(SPACE)
-        with pytest.raises(BatchInferenceError):
-            check(b"{\n", "a")
-        check(self.GOOD, "a")
