@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
 from include.emulator.embeddings import DimensionsRefused, HashEmbedder, MiniLMEmbedder
 from include.emulator.tokens import count, count_all, cut
+from tests.conftest import Emulator
+from tests.emulator.conftest import drive, embedding_line
 
 
 @pytest.fixture(scope="module")
@@ -55,3 +59,17 @@ def test_tokens_are_cl100k_s() -> None:
     assert count("tiktoken is great!") == 6
     assert cut("one two three", 2) == ("one two", 2, True)
     assert cut("one two three", 3) == ("one two three", 3, False)
+
+
+def test_the_real_model_answers_in_a_batch_as_in_real_time(start: Callable[..., Emulator]) -> None:
+    driver = drive(start("--embeddings", "minilm", "--clock", "manual"))
+    lines = [
+        embedding_line("full", "A cat sat on the mat.", dimensions=None),
+        embedding_line("wide", "A cat sat on the mat.", dimensions=385),
+    ]
+    output, errors = driver.results(driver.after(10, driver.create(lines)))
+    live = driver.client.embeddings.create(model="text-embedding-3-small", input="A cat sat on the mat.")
+    vector = output["full"]["response"]["body"]["data"][0]["embedding"]
+    assert len(vector) == 384
+    np.testing.assert_array_equal(np.array(vector, "<f4"), np.array(live.data[0].embedding, "<f4"))
+    assert errors["wide"]["response"]["body"]["error"]["param"] == "dimensions"
