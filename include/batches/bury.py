@@ -55,7 +55,8 @@ def bury(
     `rows` are Parquet files of `RUN_ROW_SCHEMA`, relative to the storage root.
     """
     reuse = reuse or Reuse()
-    with opened(storage, resources) as sets:
+    # Bodies are grouped by key, texts and all, which needs more room than keys alone.
+    with opened(storage, resources or Resources(memory_limit="1GB")) as sets:
         given = answers(connection, storage, space.id, run, reuse)
         if given:
             since = reuse.since(runs.get(connection, run.run).started_at)

@@ -24,11 +24,11 @@ ItemColumns = tuple[list[bytes], list[str], list[int]]
 """Some items in key order: keys, inputs, token counts; lists of one length."""
 
 _HELD_BYTES = 128 << 20
-_RUN_BYTES = 32 << 20
-_BUCKET_BYTES = 48 << 20
+_RUN_BYTES = 16 << 20
+_BUCKET_BYTES = 24 << 20
 _MOST_BUCKETS = 512
 _SAMPLE_ROWS = 4096
-_STREAM_ROWS = 2048
+_STREAM_ROWS = 1024
 _HEADER = struct.Struct("<QQ")
 
 
