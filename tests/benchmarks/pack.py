@@ -77,13 +77,14 @@ def lay_out(storage: Storage, count: int, size: int) -> list[str]:
         with storage.parquet_writer(path, RUN_ROW_SCHEMA) as writer:
             while left > 0:
                 part = [text for _, text in zip(range(min(left, ROWS_AT_ONCE)), source, strict=False)]
-                writer.write_table(_table(part))
+                writer.write_table(run_table(space(0).id, part))
                 left -= len(part)
     return paths
 
 
-def _table(part: list[str]) -> pa.Table:
-    keys = item_keys(space(0).id, part)
+def run_table(space_id: str, part: list[str]) -> pa.Table:
+    """A row for each text, each a document by itself."""
+    keys = item_keys(space_id, part)
     same = [b"0" * 16] * len(part)
     columns: list[Any] = [
         [key.hex() for key in keys],
