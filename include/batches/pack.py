@@ -226,6 +226,9 @@ def _look(
         for row in submissions.live(connection, space.id)
         if row.shard not in own
     }
+    for path, (shard, attempt) in live.items():
+        if not storage.exists(path):
+            raise _keys_lost(storage, path, f"attempt {attempt} at shard {shard} is in flight")
     return _Seen(
         epoch=epoch,
         listed=listed,
@@ -275,8 +278,12 @@ def _key_files(connection: Connection, storage: Storage, listed: Sequence[shards
             continue
         row = submissions.get(connection, entry.shard.id, entry.attempt)
         if row is None or row.state != submissions.LANDED:
-            raise StorageError(
-                f"{storage.url(path)} isn't there, and shard {entry.shard.id} hasn't landed;"
-                " restore the file, its answers can't be matched without it"
-            )
+            raise _keys_lost(storage, path, f"shard {entry.shard.id} hasn't landed")
     return present
+
+
+def _keys_lost(storage: Storage, path: str, why: str) -> StorageError:
+    return StorageError(
+        f"{storage.url(path)} isn't there, and {why}: without it nobody knows what is asked, and it"
+        " might be paid for twice; restore the file, or cancel what lists the shard"
+    )

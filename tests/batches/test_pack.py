@@ -148,6 +148,15 @@ class TestAClearedPackFindsItsOwnList:
         again = bench.pack()
         assert (again.shards, again.reused) == (report.shards, 10)
 
+    def test_nothing_is_packed_while_it_is_unknown_what_is_in_flight(
+        self, bench: Bench, ledger: Connection, storage: Storage
+    ) -> None:
+        report = bench.pack()
+        storage.delete(keys_path(report.shards[0]))
+        other = Bench(ledger, storage, OFFLINE, TEXTS, run="other")
+        with pytest.raises(StorageError, match="is in flight"):
+            other.pack()
+
 
 class TestReuseIsAPolicy:
     def test_answers_older_than_max_age_are_asked_again(self, bench: Bench) -> None:
