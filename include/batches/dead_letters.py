@@ -1,8 +1,8 @@
 """Dead letters: what still fails, one row an item, until somebody mends, replays or discards it.
 
-The only writer of the table `dead_letters`. A letter of class `retryable` is asked again by the
-next run; any other, open or discarded, blocks its item until it is replayed or its content
-changes.
+The only writer of the table `dead_letters`. A letter of class `retryable` or `account` is asked
+again by the next run; any other, open or discarded, blocks its item until it is replayed or its
+content changes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ from include.requests.results import keys_array
 LetterState = Literal["open", "replaying", "resolved", "discarded"]
 
 _SCOPE = "workload = %(workload)s and corpus = %(corpus)s and space = %(space)s"
-_BLOCKS = "(state = 'discarded' or (state = 'open' and class <> 'retryable'))"
+BLOCKS = "(state = 'discarded' or (state = 'open' and class not in ('retryable', 'account')))"
+"""Which letters keep their item from being asked again, as SQL: what was only unlucky isn't among
+them, nor what failed for want of credit or a key, which says nothing against the item."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,13 +186,13 @@ def find(
 
 def blocked_keys(connection: Connection, run: RunRef, space_id: str) -> pa.Array[Any]:
     """The keys that this workload doesn't ask in this space, as 16-byte binaries."""
-    return _keys(connection, _BLOCKS, run, space_id)
+    return _keys(connection, BLOCKS, run, space_id)
 
 
 def accounted_keys(connection: Connection, run: RunRef, space_id: str) -> pa.Array[Any]:
     """The keys that stand in this run's accounts as dead-lettered: those blocked, and its own."""
     own = "(state in ('open', 'replaying', 'discarded') and run = %(run)s)"
-    return _keys(connection, f"({_BLOCKS} or {own})", run, space_id)
+    return _keys(connection, f"({BLOCKS} or {own})", run, space_id)
 
 
 def unsettled_keys(connection: Connection, run: RunRef, space_id: str) -> pa.Array[Any]:

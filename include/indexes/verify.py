@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from psycopg.rows import tuple_row
 
+from include.batches.dead_letters import BLOCKS
 from include.contracts import VectorStore
 from include.errors import PublishRefused, ReadBackFailed
 from include.indexes import readback, truth, versions
@@ -209,8 +210,7 @@ def _find_keys(
     else:
         sets.table("lost", nothing)
     blocked = connection.execute(
-        "select distinct key from dead_letters where corpus = %s and space = %s"
-        " and class <> 'retryable' and state in ('open', 'discarded')",
+        f"select distinct key from dead_letters where corpus = %s and space = %s and {BLOCKS}",
         (made.corpus, made.space),
     )
     sets.keys("blocked", pa.array([bytes.fromhex(row["key"]) for row in blocked], pa.binary(16)))
