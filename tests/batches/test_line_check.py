@@ -35,6 +35,16 @@ class TestEveryLineIsCheckedBeforeItIsSent:
         with pytest.raises(BatchInferenceError, match=what):
             LineCheck(SPACE)([self.GOOD, line], ["a", "a"])
 
+    def test_a_line_with_its_fields_in_another_order_is_parsed_like_the_first(self) -> None:
+        other = b'{"url":"/v1/embeddings","custom_id":"b","body":{"model":"text-embedding-3-small"}}\n'
+        LineCheck(SPACE)([self.GOOD, other], ["a", "b"])
+        with pytest.raises(BatchInferenceError, match="3-large"):
+            LineCheck(SPACE)([other.replace(b"small", b"large").replace(b'"b"', b'"a"')], ["a"])
+
+    def test_a_beginning_that_is_cut_short_is_found(self) -> None:
+        with pytest.raises(BatchInferenceError, match="JSON object"):
+            LineCheck(SPACE)([self.GOOD, self.GOOD[:20] + b"\n"], ["a", "a"])
+
     def test_the_check_works_again_after_a_bad_line(self) -> None:
         check = LineCheck(SPACE)
         with pytest.raises(BatchInferenceError):
