@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlsplit
 
 from include.errors import ConfigError
 from include.settings import Settings, load_settings
 from include.workloads.services import Endpoint, Services
+
+_OPENAI = "https://api.openai.com/v1"
 
 
 def services(settings: Settings | None = None) -> Services:
@@ -24,32 +27,52 @@ def services(settings: Settings | None = None) -> Services:
 
 def endpoint(provider: str, conn_id: str) -> Endpoint:
     """The provider on a connection of the environment. Raises ConfigError where there is none."""
-    if provider != "openai":
-        raise ConfigError(f"provider {provider!r} isn't known; this version knows: openai")
-    from openai import OpenAI
-
+    check_known(provider)
     connection = _connection(conn_id)
     extra = connection.get("extra") or {}
     if isinstance(extra, str):
         extra = json.loads(extra)
-    options = dict(extra.get("openai_client_kwargs") or {})
-    key = connection.get("password") or options.pop("api_key", None) or os.environ.get("OPENAI_API_KEY")
-    if not key:
-        raise ConfigError(
-            f"no key for connection {conn_id!r}: set AIRFLOW_CONN_{conn_id.upper()} or OPENAI_API_KEY"
-        )
-    base_url = options.pop("base_url", None) or connection.get("host") or None
-    return openai_endpoint(OpenAI(api_key=key, base_url=base_url, **options), None, extra)
+
+    def client() -> Any:
+        from openai import OpenAI
+
+        options = dict(extra.get("openai_client_kwargs") or {})
+        key = connection.get("password") or options.pop("api_key", None) or os.environ.get("OPENAI_API_KEY")
+        if not key:
+            raise ConfigError(
+                f"no key for connection {conn_id!r}: set AIRFLOW_CONN_{conn_id.upper()} or OPENAI_API_KEY"
+            )
+        base_url = options.pop("base_url", None) or connection.get("host") or None
+        return OpenAI(api_key=key, base_url=base_url, **options)
+
+    return openai_endpoint(connection.get("host"), extra, client)
 
 
-def openai_endpoint(client: Any, async_client: Any, extra: dict[str, Any]) -> Endpoint:
-    """An OpenAI-compatible service: its label and account come from the connection's extra."""
+def check_known(provider: str) -> None:
+    """Raise ConfigError for a provider that this version doesn't know."""
+    if provider != "openai":
+        raise ConfigError(f"embedding.provider is {provider!r}; this version knows: openai")
+
+
+def openai_endpoint(host: str | None, extra: dict[str, Any], client: Callable[[], Any]) -> Endpoint:
+    """An OpenAI-compatible service, from a connection's host and extra; `client` makes the SDK's client.
+
+    Who answers and who pays is read the way the SDK reads it, without loading it.
+    """
     from include.providers.openai import OpenAIBatches, account_of
 
-    known = client or async_client
-    service = str(extra.get("service") or urlsplit(str(known.base_url)).netloc)
-    account = str(extra.get("account") or account_of(service, known.organization, known.project))
-    return Endpoint(OpenAIBatches(client, async_client, account=account), service, account)
+    options = extra.get("openai_client_kwargs") or {}
+    base_url = options.get("base_url") or host or os.environ.get("OPENAI_BASE_URL") or _OPENAI
+    service = str(extra.get("service") or urlsplit(str(base_url)).netloc)
+    organisation = options.get("organization") or os.environ.get("OPENAI_ORG_ID")
+    project = options.get("project") or os.environ.get("OPENAI_PROJECT_ID")
+    account = str(extra.get("account") or account_of(service, organisation, project))
+    return Endpoint(
+        service=service,
+        account=account,
+        offline=OpenAIBatches(None, None, account=account),
+        connect=lambda: OpenAIBatches(client(), None, account=account),
+    )
 
 
 def _connection(conn_id: str) -> dict[str, Any]:

@@ -23,17 +23,24 @@ class Endpoint:
     """A provider as its connection describes it: who answers, and who pays.
 
     `service` is the base URL's authority or the connection's `service` label; `account` a label
-    or the hash of (service, organisation, project), never of the key.
+    or the hash of (service, organisation, project), never of the key. `offline` can do what needs no
+    call, such as writing request lines; `connect` loads the SDK, which takes a second or more.
     """
 
-    provider: BatchProvider
     service: str
     account: str
+    offline: BatchProvider
+    connect: Callable[[], BatchProvider]
+
+    @cached_property
+    def provider(self) -> BatchProvider:
+        """The provider with its clients."""
+        return self.connect()
 
 
 @dataclass(frozen=True)
 class Services:
-    """The outside world of a step. `endpoint(provider, connection id)` makes the provider's clients."""
+    """The outside world of a step. `endpoint(provider, connection id)` reads a connection."""
 
     settings: Settings
     endpoint: Callable[[str, str], Endpoint]

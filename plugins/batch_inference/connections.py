@@ -5,13 +5,14 @@ The SDKs load inside the functions: DAG parsing and the triggerer import this fi
 
 from __future__ import annotations
 
+from typing import Any
+
 from airflow.sdk import BaseHook
 from airflow.sdk.configuration import conf
 
 from include.contracts import BatchProvider
-from include.errors import ConfigError
 from include.settings import Settings, load_settings
-from include.workloads.clients import openai_endpoint
+from include.workloads.clients import check_known, openai_endpoint
 from include.workloads.services import Endpoint, Services
 
 
@@ -26,19 +27,23 @@ def services() -> Services:
 
 
 def endpoint(provider: str, conn_id: str) -> Endpoint:
-    """The provider `provider` on the connection `conn_id`, with synchronous clients."""
-    if provider != "openai":
-        raise ConfigError(f"embedding.provider is {provider!r}; this version knows: openai")
-    from airflow.providers.openai.hooks.openai import OpenAIHook
+    """The provider `provider` on the connection `conn_id`; its SDK loads when it is first called."""
+    check_known(provider)
+    connection = BaseHook.get_connection(conn_id)
 
-    client = OpenAIHook(conn_id=conn_id).get_conn()
-    return openai_endpoint(client, None, BaseHook.get_connection(conn_id).extra_dejson)
+    def client() -> Any:
+        from airflow.providers.openai.hooks.openai import OpenAIHook
+
+        return OpenAIHook(conn_id=conn_id).get_conn()
+
+    return openai_endpoint(connection.host, connection.extra_dejson, client)
 
 
 async def async_provider(provider: str, conn_id: str) -> BatchProvider:
     """The same provider with an asynchronous client, for polling in the triggerer."""
-    if provider != "openai":
-        raise ConfigError(f"embedding.provider is {provider!r}; this version knows: openai")
+    check_known(provider)
     from airflow.providers.openai.hooks.openai import OpenAIHook
 
-    return openai_endpoint(None, await OpenAIHook(conn_id=conn_id).aget_conn(), {}).provider
+    from include.providers.openai import OpenAIBatches
+
+    return OpenAIBatches(None, await OpenAIHook(conn_id=conn_id).aget_conn(), account="")

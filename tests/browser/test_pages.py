@@ -14,7 +14,7 @@ pytestmark = pytest.mark.browser
 
 
 def test_a_first_run_from_the_form_loads_every_partition(stack: IntegrationStack, page: Page) -> None:
-    corpus = make_corpus(stack)
+    corpus = make_corpus(stack, scheduled=True)
     page.goto(f"{stack.airflow_url}/dags/{corpus.dag_id}")
     page.get_by_test_id("trigger-dag-button").click()
     form = page.get_by_role("dialog")
@@ -45,5 +45,15 @@ def test_the_graph_of_a_finished_run_shows_the_steps(stack: IntegrationStack, pa
     run_id = stack.run(corpus.dag_id)
     page.goto(f"{stack.airflow_url}/dags/{corpus.dag_id}/runs/{run_id}")
     page.get_by_label(re.compile("Show Graph")).click()
-    for step in ("prepare", "estimate", "pack", "shards", "retry", "upsert", "reconcile", "publish", "report"):
+    for step in (
+        "prepare",
+        "estimate",
+        "pack",
+        "shards",
+        "retry",
+        "upsert",
+        "reconcile",
+        "publish",
+        "report",
+    ):
         expect(page.get_by_test_id(f"rf__node-{step}")).to_be_visible()

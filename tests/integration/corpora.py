@@ -22,7 +22,7 @@ chunking: {{tokens: 60, overlap: 8}}
 embedding: {{connection: {connection}, model: text-embedding-3-small, dimensions: 64}}
 index: {{store: lancedb, url: "{{storage_root}}/lancedb"}}
 budget: {{run_usd: {budget}}}
-schedules: {{initial_ingest: "0 2 * * *"}}
+schedules: {{initial_ingest: {cron}}}
 """
 PARTITIONS = ("2026-01-01", "2026-01-02", "2026-01-03")
 
@@ -69,7 +69,7 @@ class Corpus:
 
         pointer = read_pointer(self.storage, self.name)
         store = open_store(pointer.store, pointer.store_url)
-        ids = [chunk for table in store.ids(pointer.index) for chunk in table["chunk_id"].to_pylist()]
+        ids = [str(one) for table in store.ids(pointer.index) for one in table["chunk_id"].to_pylist()]
         return {row["chunk_id"]: row for row in store.fetch(pointer.index, ids).to_pylist()}
 
 
@@ -79,8 +79,9 @@ def make_corpus(
     connection: str = "openai_default",
     budget: str = "5.0",
     per_partition: int = 4,
+    scheduled: bool = False,
 ) -> Corpus:
-    """A corpus of three partitions, its DAG parsed."""
+    """A corpus of three partitions, its DAG parsed. A `scheduled` one runs for last night at once."""
     name = f"c{uuid.uuid4().hex[:8]}"
     base = int(name[1:], 16) % 1_000_000 * 1000
     corpus = Corpus(stack, name, "")
@@ -90,6 +91,8 @@ def make_corpus(
             for index, partition in enumerate(PARTITIONS)
         }
     )
-    yaml = YAML.format(name=name, connection=connection, budget=budget)
+    yaml = YAML.format(
+        name=name, connection=connection, budget=budget, cron='"0 2 * * *"' if scheduled else "null"
+    )
     corpus.dag_id = stack.add_corpus(name, yaml)
     return corpus

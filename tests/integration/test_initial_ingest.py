@@ -89,8 +89,8 @@ def test_a_run_defers_lands_and_publishes_and_the_next_one_sends_nothing(corpus:
     assert {key: n for key, n in corpus.charges().items() if n != before.get(key)} == charged
 
 
-def test_a_manual_run_loads_every_partition_whatever_its_dates(corpus: Corpus) -> None:
-    stack = corpus.stack
+def test_a_manual_run_loads_every_partition_whatever_its_dates(stack: IntegrationStack) -> None:
+    corpus = make_corpus(stack, scheduled=True)
     stack.api.unpause(corpus.dag_id)
     body = {"dag_run_id": "dated", "logical_date": "2026-01-02T00:00:00Z", "conf": {}}
     stack.api.call("POST", f"/dags/{corpus.dag_id}/dagRuns", body)
@@ -99,9 +99,9 @@ def test_a_manual_run_loads_every_partition_whatever_its_dates(corpus: Corpus) -
 
 
 def test_a_backfill_of_three_days_loads_each_partition_once_and_publishes_when_all_are_there(
-    corpus: Corpus,
+    stack: IntegrationStack,
 ) -> None:
-    stack = corpus.stack
+    corpus = make_corpus(stack, scheduled=True)
     stack.api.unpause(corpus.dag_id)
     stack.api.backfill(corpus.dag_id, "2026-01-01T02:00:00Z", "2026-01-03T02:00:00Z")
 

@@ -31,7 +31,7 @@ dags = {
     }
     for dag in bag.dags.values()
 }
-heavy = ["openai", "anthropic", "lancedb", "duckdb", "tiktoken", "semantic_text_splitter", "onnxruntime", "pandas"]
+heavy = ["openai", "anthropic", "lancedb", "duckdb", "tiktoken", "semantic_text_splitter", "pandas"]
 loaded = [name for name in heavy if name in sys.modules]
 import openai
 print(json.dumps({"dags": dags, "errors": bag.import_errors, "plugin_errors": get_import_errors(),

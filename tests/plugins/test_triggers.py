@@ -41,9 +41,7 @@ def batch(emulator: Emulator) -> str:
         "body": {"model": "text-embedding-3-small", "input": "text"},
     }
     file = client.files.create(file=("a.jsonl", json.dumps(line).encode()), purpose="batch")
-    created = client.batches.create(
-        input_file_id=file.id, endpoint="/v1/embeddings", completion_window="24h"
-    )
+    created = client.batches.create(input_file_id=file.id, endpoint="/v1/embeddings", completion_window="24h")
     return created.id
 
 

@@ -32,7 +32,7 @@ def pack(services: Services, ref: RunRef) -> list[str]:
         report = packing.pack(
             connection,
             services.storage,
-            endpoint.provider,
+            endpoint.offline,
             space,
             limits_for(space.protocol, space.endpoint, space.model, account=endpoint.account),
             run=ref,
@@ -57,7 +57,7 @@ def pack_retry(services: Services, ref: RunRef) -> list[str]:
         report = retrying.pack_retry(
             connection,
             services.storage,
-            endpoint.provider,
+            endpoint.offline,
             space,
             limits_for(space.protocol, space.endpoint, space.model, account=endpoint.account),
             run=ref,

@@ -148,15 +148,16 @@ def approval_question(services: Services, ref: RunRef) -> str | None:
 def probe(services: Services, ref: RunRef) -> None:
     """One real-time call that proves credentials, model and dimensions, before anything is sent.
 
-    Then the index is made, or checked: its dimensions and metric must fit. The call is skipped
-    where nothing is to be sent, or this space was proven lately.
+    Then the index is made, or checked: its dimensions and metric must fit. Where nothing is to be
+    sent there is nothing to prove, and the call is left out where the space was proven lately.
     """
     plan = working_plan(services, ref)
     space, config = plan.space_of(), plan.corpus_config()
     with services.ledger() as connection:
         proof = spaces.proof(connection, space.id)
         to_send = runs.get(connection, ref.run).counts.get("estimate", {}).get("to_send")
-        if to_send and (proof is None or _hours_since(connection, proof.proven_at) > PROOF_HOURS):
+        call = bool(to_send) and (proof is None or _hours_since(connection, proof.proven_at) > PROOF_HOURS)
+        if call:
             proof = _prove(services, connection, plan)
         dimensions = config.embedding.dimensions or (proof.dimensions if proof else None)
         if dimensions is None:
@@ -174,8 +175,9 @@ def probe(services: Services, ref: RunRef) -> None:
             dimensions=dimensions,
             run=ref.uri,
         )
-        services.store(config.index.store, config.index.url).ensure(version.spec)
-        runs.record(connection, ref.run, "probe", {"dimensions": dimensions, "called": bool(to_send)})
+        if to_send:
+            services.store(config.index.store, config.index.url).ensure(version.spec)
+        runs.record(connection, ref.run, "probe", {"dimensions": dimensions, "called": call})
 
 
 def _prove(services: Services, connection: Connection, plan: Plan) -> spaces.Proof | None:
