@@ -18,6 +18,7 @@ from include.reference import price_for
 from include.storage import Storage
 from include.workloads.plan import Plan
 from include.workloads.services import Services
+from include.workloads.steps.shared import upsert_parts
 
 log = logging.getLogger(__name__)
 
@@ -159,7 +160,9 @@ def gather(
     price = price_for(space.protocol, space.model) if space else None
     spent = sum(submission.cost_usd or 0.0 for submission in landed)
     saved = (price.cost(usage, batch=False) - spent) if price else 0.0
-    upserts = [found for step, found in counts.items() if step.startswith("upsert ")]
+    # By the parts of the last `prepare`: an earlier try of the run may have had others.
+    chunks = int(merged(counts, "prepare", "chunks"))
+    upserts = [counts.get(f"upsert {part}", {}) for part in upsert_parts(chunks)]
     notes = list(plan.disagreements) if plan else []
     models = _models(landed)
     moved = [name for name in models if proven and name != proven]
@@ -180,7 +183,7 @@ def gather(
         documents_unchanged=merged(counts, "prepare", "unchanged"),
         documents_deleted=merged(counts, "prepare", "deleted"),
         documents_bad=merged(counts, "prepare", "bad"),
-        chunks=merged(counts, "prepare", "chunks"),
+        chunks=chunks,
         items=merged(counts, "reconcile", "items", merged(counts, "estimate", "items")),
         requests_reused=merged(counts, "reconcile", "reused", merged(counts, "estimate", "reused")),
         requests_joined=merged(counts, "pack", "joined"),

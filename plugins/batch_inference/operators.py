@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
+from airflow.providers.standard.exceptions import HITLRejectException
 from airflow.providers.standard.operators.hitl import ApprovalOperator
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
@@ -112,3 +113,10 @@ class ApproveOperator(ApprovalOperator):
             return None
         self.body = question
         return super().execute(context)
+
+    def execute_complete(self, context: Any, event: dict[str, Any]) -> Any:
+        """Go on, or fail for good: a person who said no isn't asked again by a retry."""
+        try:
+            return super().execute_complete(context, event)
+        except HITLRejectException as error:
+            raise AirflowFailException("A person rejected the spending; nothing was sent") from error

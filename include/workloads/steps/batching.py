@@ -18,7 +18,7 @@ from include.ledger.connect import Connection
 from include.reference import limits_for, price_for
 from include.workloads.plan import Plan
 from include.workloads.services import Endpoint, Services
-from include.workloads.steps.shared import FIRST, SECOND, parts, rows_of, shards_of, working_plan
+from include.workloads.steps.shared import FIRST, SECOND, listed, parts, rows_of, shards_of, working_plan
 
 log = logging.getLogger(__name__)
 
@@ -41,11 +41,11 @@ def pack(services: Services, ref: RunRef) -> list[str]:
             deployment=plan.deployment,
             inputs_per_line=config.embedding.inputs_per_line,
         )
-        counts = asdict(report)
-        counts["shards"] = len(report.shards)
+        total = len(listed(connection, ref, plan, FIRST))
+        counts = {**asdict(report), "shards": total}
         runs.record(connection, ref.run, "pack", counts)
     log.info("Packed: %s", counts)
-    return parts(len(report.shards), FIRST)
+    return parts(total, FIRST)
 
 
 def pack_retry(services: Services, ref: RunRef) -> list[str]:
@@ -65,11 +65,11 @@ def pack_retry(services: Services, ref: RunRef) -> list[str]:
             account=endpoint.account,
             deployment=plan.deployment,
         )
-        counts = asdict(report)
-        counts["shards"] = len(report.shards)
+        total = len(listed(connection, ref, plan, SECOND))
+        counts = {**asdict(report), "shards": total}
         runs.record(connection, ref.run, "pack_retry", counts)
     log.info("Packed again: %s", counts)
-    return parts(len(report.shards), SECOND)
+    return parts(total, SECOND)
 
 
 def submit(services: Services, ref: RunRef, part: str) -> dict[str, Any] | None:
@@ -79,13 +79,13 @@ def submit(services: Services, ref: RunRef, part: str) -> dict[str, Any] | None:
     endpoint = services.endpoint(config.embedding.provider, config.embedding.connection)
     waiting: submitting.Waiting | None = None
     with services.ledger() as connection:
-        listed = shards_of(connection, ref, part)
-        for entry in listed:
+        entries = shards_of(connection, ref, plan, part)
+        for entry in entries:
             step = _submit(services, connection, plan, ref, endpoint, entry)
             if isinstance(step, submitting.Waiting) and (waiting is None or step.seconds < waiting.seconds):
                 waiting = step
     if waiting is None:
-        log.info("%s: all %d shards are submitted", part, len(listed))
+        log.info("%s: all %d shards are submitted", part, len(entries))
         return None
     return {"seconds": waiting.seconds, "reason": waiting.reason}
 
@@ -123,7 +123,7 @@ def watch(services: Services, ref: RunRef, part: str) -> dict[str, Any] | None:
     pending: list[str] = []
     seconds: float | None = None
     with services.ledger() as connection:
-        for entry in shards_of(connection, ref, part):
+        for entry in shards_of(connection, ref, plan, part):
             step = _submit(services, connection, plan, ref, endpoint, entry)
             if isinstance(step, submitting.Waiting):
                 seconds = min(seconds or step.seconds, step.seconds)
@@ -169,7 +169,7 @@ def land(services: Services, ref: RunRef, part: str) -> None:
     space, config = plan.space_of(), plan.corpus_config()
     endpoint = services.endpoint(config.embedding.provider, config.embedding.connection)
     with services.ledger() as connection:
-        for entry in shards_of(connection, ref, part):
+        for entry in shards_of(connection, ref, plan, part):
             report = landing.land(
                 connection,
                 services.storage,

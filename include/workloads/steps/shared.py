@@ -41,11 +41,20 @@ def parts(count: int, word: str) -> list[str]:
     return [f"{word} {number} of {total}" for number in range(1, total + 1)]
 
 
-def shards_of(connection: Connection, ref: RunRef, part: str) -> list[shards.ListedShard]:
+def listed(connection: Connection, ref: RunRef, plan: Plan, word: str) -> list[shards.ListedShard]:
+    """The run's shards of one round, in its lasting order.
+
+    Those of another space are left out: they were listed before `prepare` was cleared and the
+    corpus's model changed. Their keys stay in flight for whoever wants them.
+    """
+    found = shards.of_run(connection, ref.run, _ROUNDS[word])
+    return [entry for entry in found if entry.shard.space == plan.space_id]
+
+
+def shards_of(connection: Connection, ref: RunRef, plan: Plan, part: str) -> list[shards.ListedShard]:
     """The shards of one part: every n-th of the run's list, so that a list may grow."""
     word, number, _, total = part.split()
-    listed = shards.of_run(connection, ref.run, _ROUNDS[word])
-    return listed[int(number) - 1 :: int(total)]
+    return listed(connection, ref, plan, word)[int(number) - 1 :: int(total)]
 
 
 def upsert_parts(rows: int) -> list[str]:
