@@ -18,21 +18,23 @@ Fault = tuple[str, str]
 
 
 class _Block:
-    """The items, token shares (input, output) and models of the answers, in order."""
+    """The items, tokens and models of the answers, in order; their values are the subclass's."""
 
     def __init__(self, most: int) -> None:
         self._most = most
         self.items: list[int] = []
-        self.shares: list[tuple[int, int]] = []
+        self.input_tokens: list[int] = []
+        self.output_tokens: list[int] = []
         self.models: list[str] = []
 
     def clear(self) -> None:
         """Begin the next block."""
-        self.items, self.shares, self.models = [], [], []
+        self.items, self.input_tokens, self.output_tokens, self.models = [], [], [], []
 
-    def _note(self, item: int, share: tuple[int, int], model: str) -> bool:
+    def _note(self, item: int, input_tokens: int, output_tokens: int, model: str) -> bool:
         self.items.append(item)
-        self.shares.append(share)
+        self.input_tokens.append(input_tokens)
+        self.output_tokens.append(output_tokens)
         self.models.append(model)
         return len(self.items) == self._most
 
@@ -55,10 +57,10 @@ class VectorBlock(_Block):
                 return "wrong_dimension", f"the vector has the shape {got}, not {self._shape}"
         return None
 
-    def add(self, item: int, value: Any, share: tuple[int, int], model: str) -> bool:
+    def add(self, item: int, value: Any, input_tokens: int, output_tokens: int, model: str) -> bool:
         """Add one vector; True when the block is full."""
         self._matrix[len(self.items)] = value
-        return self._note(item, share, model)
+        return self._note(item, input_tokens, output_tokens, model)
 
     def drop_bad(self) -> list[int]:
         """Take out the vectors that aren't finite; returns their items."""
@@ -70,7 +72,8 @@ class VectorBlock(_Block):
         bad = [self.items[row] for row in np.flatnonzero(~good).tolist()]
         self._matrix[: len(kept)] = matrix[good]
         self.items = [self.items[row] for row in kept]
-        self.shares = [self.shares[row] for row in kept]
+        self.input_tokens = [self.input_tokens[row] for row in kept]
+        self.output_tokens = [self.output_tokens[row] for row in kept]
         self.models = [self.models[row] for row in kept]
         return bad
 
@@ -90,14 +93,15 @@ class TextBlock(_Block):
         """What is wrong with a line's values."""
         if len(values) != wanted:
             return "wrong_count", f"{len(values)} answers for {wanted} inputs"
-        if not all(isinstance(value, str) for value in values):
-            return "wrong_kind", "the answer isn't text"
+        for value in values:
+            if not isinstance(value, str):
+                return "wrong_kind", f"the answer is a {type(value).__name__}, not text"
         return None
 
-    def add(self, item: int, value: Any, share: tuple[int, int], model: str) -> bool:
+    def add(self, item: int, value: Any, input_tokens: int, output_tokens: int, model: str) -> bool:
         """Add one text; True when the block is full."""
         self._texts.append(value)
-        return self._note(item, share, model)
+        return self._note(item, input_tokens, output_tokens, model)
 
     def drop_bad(self) -> list[int]:
         """Every text can be stored."""

@@ -47,6 +47,7 @@ class Judge:
         self._duplicates = 0
         self._foreign: Counter[str] = Counter()
         self._models: dict[str, None] = {}
+        self._last_model = ""
         self._usage = [0, 0, 0, 0]
 
     # ----------------------------------------------------------------- taking
@@ -54,13 +55,6 @@ class Judge:
     def take(self, outcome: Outcome) -> None:
         """Judge the outcome of one line."""
         line = self._line_of.get(outcome.custom_id)
-        usage = outcome.usage
-        if usage.input or usage.output:
-            # Whatever it answers, it was paid for.
-            self._usage[0] += usage.input
-            self._usage[1] += usage.output
-            self._usage[2] += usage.cache_read
-            self._usage[3] += usage.cache_write
         if line is None:
             self._foreign[outcome.custom_id] += 1
             return
@@ -69,11 +63,19 @@ class Judge:
             self._duplicates += 1
             if self._state[line] == _SUCCEEDED or not good:
                 return
+        usage = outcome.usage
+        if usage.input or usage.output:
+            # Good or not, it was paid for.
+            self._usage[0] += usage.input
+            self._usage[1] += usage.output
+            self._usage[2] += usage.cache_read
+            self._usage[3] += usage.cache_write
         if not good:
             self._fail(line, (outcome.cls, outcome.code, outcome.message))
             return
         first, after = self._first[line], self._first[line + 1]
-        fault = self._block.fault(outcome.values, after - first)
+        values = outcome.values
+        fault = self._block.fault(values, after - first)
         if fault:
             self._fail(line, (OutcomeClass.INVALID, *fault))
             return
@@ -81,10 +83,18 @@ class Judge:
             for item in range(first, after):
                 del self._failures[item]
         self._state[line] = _SUCCEEDED
-        self._models.setdefault(outcome.model)
-        shares = self._shares(first, after, usage)
-        for item, value, share in zip(range(first, after), outcome.values, shares, strict=True):
-            if self._block.add(item, value, share, outcome.model):
+        model = outcome.model
+        if model != self._last_model:
+            self._models.setdefault(model)
+            self._last_model = model
+        if after - first == 1:
+            if self._block.add(first, values[0], usage.input, usage.output, model):
+                self.flush()
+            return
+        for item, value, (given, made) in zip(
+            range(first, after), values, self._shares(first, after, usage), strict=True
+        ):
+            if self._block.add(item, value, given, made, model):
                 self.flush()
 
     def flush(self) -> None:
@@ -94,9 +104,7 @@ class Judge:
             self._failures[item] = (OutcomeClass.INVALID, "not_finite", "the vector holds NaN or infinity")
         keys = self._keys
         joined = b"".join([keys[KEY_BYTES * item : KEY_BYTES * (item + 1)] for item in block.items])
-        inputs = [share[0] for share in block.shares]
-        outputs = [share[1] for share in block.shares]
-        self._writer.write(joined, block.values(), inputs, outputs, block.models)
+        self._writer.write(joined, block.values(), block.input_tokens, block.output_tokens, block.models)
         block.clear()
 
     def fail_line(self, line: int, verdict: Verdict) -> None:
@@ -116,8 +124,6 @@ class Judge:
 
     def _shares(self, first: int, after: int, usage: Usage) -> Sequence[tuple[int, int]]:
         """A line's (input, output) tokens, divided among its items by their lengths."""
-        if after - first == 1:
-            return ((usage.input, usage.output),)
         weights = self._tokens[first:after]
         total = sum(weights) or len(weights)
         shares = [(usage.input * weight // total, usage.output * weight // total) for weight in weights]
@@ -129,7 +135,7 @@ class Judge:
 
     @property
     def usage(self) -> Usage:
-        """What the lines report, those that failed included."""
+        """What the lines report, those that failed included; an answer that was set aside isn't."""
         return Usage(*self._usage)
 
     def counts(self) -> dict[str, JSON]:
