@@ -18,13 +18,6 @@ TOLERANCE = 1e-3
 """Of a vector's length: a store may keep less than float32."""
 
 
-def spread(positions: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Up to `SAMPLE` of the positions, evenly spread."""
-    if len(positions) <= SAMPLE:
-        return positions
-    return positions[np.linspace(0, len(positions) - 1, SAMPLE).astype(np.int64)]
-
-
 def check_ids(index: str, written: pa.Array[Any], held: pa.Table) -> None:
     """Raise ReadBackFailed unless each written id is held exactly once.
 
@@ -77,9 +70,9 @@ def check_finite(index: str, vectors: npt.NDArray[np.float32]) -> None:
         )
 
 
-def matrix(column: pa.ChunkedArray[Any]) -> npt.NDArray[np.float32]:
+def matrix(column: pa.ChunkedArray[Any] | pa.Array[Any]) -> npt.NDArray[np.float32]:
     """A column of fixed-size lists as a matrix, shape (rows, dimensions)."""
-    lists: Any = column.combine_chunks()
+    lists: Any = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     values: npt.NDArray[np.float32] = lists.flatten().to_numpy(zero_copy_only=False)
     return values.reshape(len(lists), lists.type.list_size)
 

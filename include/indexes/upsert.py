@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -24,17 +24,18 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from include.contracts import RunRef, VectorStore, row_schema
+from include.batches.dead_letters import BLOCKS
+from include.contracts import KEY_BYTES, Metric, RunRef, VectorStore, row_schema
 from include.errors import IndexMismatch, StorageError
 from include.indexes import readback, truth, versions
-from include.indexes.vectors import Places, Vectors, gathered
+from include.indexes.answers import Answers, Numbers
+from include.indexes.run_rows import RunRows, judged
 from include.ledger.connect import Connection
+from include.requests import results
 from include.storage import Storage
 
 log = logging.getLogger(__name__)
 
-BATCH_ROWS = 10_000
-"""Rows a write. Each is a version of a LanceDB table; smaller ones are slower there."""
 LOG_SECONDS = 10.0
 _RANGE = re.compile(r"range-(\d+)\.parquet$")
 
@@ -77,12 +78,14 @@ def upsert(
     dimensions: int,
     rows: str | Sequence[str],
     corpus: str,
-    batch_rows: int = BATCH_ROWS,
+    batch_rows: int | None = None,
 ) -> UpsertReport:
     """Bring range files of a run into an index version, and take out what they replace.
 
     `rows` names one `rows/range-NN.parquet` in storage, or several: each call reads the space's
     results once, so the ranges of a task belong into one call. Makes the index if it isn't there.
+    `batch_rows` is how many rows are written at once, by default as many as results are read at once
+    (some 32 MB), so that either waits little for the other.
     Raises IndexMismatch where the index, or the results, are of another shape; ReadBackFailed where
     the store doesn't hold what it was given.
     """
@@ -94,89 +97,63 @@ def upsert(
         )
     paths = [rows] if isinstance(rows, str) else list(rows)
     places = [_place(storage, path) for path in paths]
+    locks = {lock for number, ranges in places for lock in truth.locks_of_range(number, ranges)}
     store.ensure(spec)
-    total = UpsertReport()
-    keys = pa.concat_tables([_columns(storage, path, ["key"]) for path in paths])["key"]
-    with gathered(storage, space_id, dimensions, keys) as vectors:
-        for path, (number, ranges) in zip(paths, places, strict=True):
-            with truth.locked(connection, version, truth.locks_of_range(number, ranges)):
-                work = _Range(connection, storage, store, version, corpus, dimensions, path, vectors)
-                work.write(batch_rows)
-                work.read_back(spec.metric)
-                incomplete = work.incomplete(space_id)
-                deleted = work.delete(incomplete, _deleted(connection, storage, run, corpus, number))
-            report = UpsertReport(
-                rows=len(work.places),
-                upserted=int(work.written.sum()),
-                stale=int((~work.current).sum()),
-                no_result=int((work.current & (work.places < 0)).sum()),
-                incomplete=int(incomplete.sum()),
-                deleted=deleted,
-            )
-            log.info("range %d of %d into %s: %s", number, ranges, version, report)
-            total += report
-    return total
+    with truth.locked(connection, version, locks), judged(connection, storage, corpus, paths) as run_rows:
+        work = _Work(store, version, run_rows, Answers(storage, space_id, dimensions, run_rows.keys))
+        work.write(batch_rows or results.group_rows(dimensions))
+        work.read_back(spec.metric)
+        incomplete = _incomplete(connection, corpus, space_id, run_rows, work.answered)
+        deleted = work.delete(
+            incomplete, _deleted(connection, storage, run, corpus, [number for number, _ in places])
+        )
+    report = UpsertReport(
+        rows=len(run_rows),
+        upserted=int(work.written.sum()),
+        stale=int((~run_rows.current).sum()),
+        no_result=int((run_rows.current & ~work.answered).sum()),
+        incomplete=int(incomplete.sum()),
+        deleted=deleted,
+    )
+    log.info("%s into %s: %s", ", ".join(paths), version, report)
+    return report
 
 
-class _Range:
-    """One range under its locks. Masks and places are by row of the file, shape (rows,)."""
+class _Work:
+    """Some ranges under their locks. Masks are by row, shape (rows,)."""
 
-    def __init__(
-        self,
-        connection: Connection,
-        storage: Storage,
-        store: VectorStore,
-        version: str,
-        corpus: str,
-        dimensions: int,
-        path: str,
-        vectors: Vectors,
-    ) -> None:
-        columns = _columns(storage, path, ["chunk_id", "key", "document_id"])
-        self._connection = connection
-        self._storage = storage
+    def __init__(self, store: VectorStore, index: str, rows: RunRows, answers: Answers) -> None:
         self._store = store
-        self._index = version
-        self._corpus = corpus
-        self._schema = row_schema(dimensions)
-        self._path = path
-        self._vectors = vectors
-        self._columns = columns
-        self._ids = columns["chunk_id"].combine_chunks()
-        encoded = columns["document_id"].combine_chunks().dictionary_encode()
-        self._documents: pa.Array[Any] = encoded.dictionary
-        self._document = encoded.indices.to_numpy()
-        self.places: Places = vectors.places(columns["key"])
-        size = columns.num_rows
-        self.current = np.zeros(size, bool)
-        self.written = np.zeros(size, bool)
-        self._gone = np.zeros(len(self._documents), bool)
+        self._index = index
+        self._rows = rows
+        self._answers = answers
+        self.answered = answers.answered()
+        self.written = np.zeros(len(rows), bool)
+        self._samples: list[tuple[pa.Array[Any], npt.NDArray[np.float32]]] = []
 
     def write(self, batch_rows: int) -> None:
-        """Upsert the rows that are current and have a result."""
+        """Upsert the rows that are current and have an answer."""
         there = self._known()
+        wanted = self._rows.current & self.answered
+        total, began = int(wanted.sum()), time.monotonic()
+        logged, done = began, 0
         pending: Future[None] = Future()
         pending.set_result(None)
-        start, began, logged = 0, time.monotonic(), time.monotonic()
         # One batch is written while the next is made ready.
-        with self._storage.parquet_file(self._path) as file, ThreadPoolExecutor(1) as writer:
-            for batch in file.iter_batches(batch_rows):
-                part = slice(start, start + batch.num_rows)
-                start = part.stop
-                state = truth.judge(self._connection, self._corpus, batch)
-                self.current[part] = state.current
-                self._gone[self._document[part][state.deleted]] = True
-                wanted = state.current & (self.places[part] >= 0)
-                self.written[part] = wanted
-                for new, chosen in ((True, wanted & ~there[part]), (False, wanted & there[part])):
+        with ThreadPoolExecutor(1) as writer:
+            for numbers, batch in _filled(self._rows, self._answers.stream(wanted, batch_rows), batch_rows):
+                self.written[numbers] = True
+                known = there[numbers]
+                for new, chosen in ((True, ~known), (False, known)):
                     if chosen.any():
-                        ready = self._ready(batch, chosen, self.places[part])
+                        ready = batch if chosen.all() else batch.filter(pa.array(chosen))
                         pending.result()
                         pending = writer.submit(self._store.upsert, self._index, ready, new=new)
+                self._keep_samples(batch)
+                done += len(numbers)
                 if time.monotonic() - logged > LOG_SECONDS:
                     logged = time.monotonic()
-                    rate = start / (logged - began)
-                    log.info("%s: %d of %d rows, %.0f/s", self._index, start, len(self._ids), rate)
+                    log.info("%s: %d of %d rows, %.0f/s", self._index, done, total, done / (logged - began))
             pending.result()
 
     def _known(self) -> npt.NDArray[np.bool_]:
@@ -185,68 +162,48 @@ class _Range:
         Only this process may write these documents now, so what isn't there can be appended. An id
         that is there twice (someone wrote without our locks) is taken out and written anew.
         """
-        if pc.count_distinct(self._ids).as_py() != len(self._ids):
+        ids = self._rows.ids
+        if pc.count_distinct(ids).as_py() != len(ids):
             raise StorageError(
-                f"{self._storage.url(self._path)} holds a chunk id twice, so it wasn't written by "
-                "`prepare`: clear the run's prepare to write it again"
+                f"the rows of {self._index} hold chunk {_twice(ids)[0]} twice, so they weren't written by "
+                "`prepare`: clear the run's prepare to write them again"
             )
         if self._store.count(self._index) == 0:
-            return np.zeros(len(self._ids), bool)
-        held = self._store.ids_of(self._index, self._documents)["chunk_id"].combine_chunks()
+            return np.zeros(len(ids), bool)
+        held = self._store.ids_of(self._index, self._rows.documents)["chunk_id"].combine_chunks()
         twice = _twice(held)
         if len(twice):
             log.warning("%s holds %d chunks more than once; writing them anew", self._index, len(twice))
             self._store.delete(self._index, [str(name) for name in twice.to_pylist()])
             held = held.filter(pc.invert(pc.is_in(held, twice)))
-        found: npt.NDArray[np.bool_] = pc.is_in(self._ids, held).to_numpy(zero_copy_only=False)
+        found: npt.NDArray[np.bool_] = pc.is_in(ids, held).to_numpy(zero_copy_only=False)
         return found
 
-    def _ready(self, batch: pa.RecordBatch, wanted: npt.NDArray[np.bool_], places: Places) -> pa.RecordBatch:
-        """The wanted rows of a batch as a store takes them."""
-        kept = batch.select(["chunk_id", "document_id", "text", "metadata"])
-        if not wanted.all():
-            kept = kept.filter(pa.array(wanted))
-        flat = pa.array(self._vectors.take(places[wanted]).reshape(-1))
-        vector = pa.FixedSizeListArray.from_arrays(flat, self._schema.field("vector").type.list_size)
-        return pa.RecordBatch.from_arrays([*kept.columns, vector], schema=self._schema)
+    def _keep_samples(self, batch: pa.RecordBatch) -> None:
+        """Copies of a few rows to be read back: many of the first batch, then one a batch."""
+        size = readback.SAMPLE if not self._samples else 1
+        few = batch.take(pa.array(np.linspace(0, batch.num_rows - 1, min(size, batch.num_rows)).astype(int)))
+        self._samples.append((few.column("chunk_id"), readback.matrix(few.column("vector"))))
 
-    def read_back(self, metric: Any) -> None:
+    def read_back(self, metric: Metric) -> None:
         """Ask the store for what it was given: every id, once, and a sample of whole rows."""
-        self._held = self._store.ids_of(self._index, self._documents)
-        readback.check_ids(self._index, self._ids.filter(pa.array(self.written)), self._held)
-        sample = readback.spread(np.flatnonzero(self.written))
-        ids = self._ids.take(sample)
-        readback.check_vectors(self._store, self._index, metric, ids, self._vectors.take(self.places[sample]))
-
-    def incomplete(self, space_id: str) -> npt.NDArray[np.bool_]:
-        """Which documents still wait for a result; shape (documents,)."""
-        waiting = np.flatnonzero(self.current & (self.places < 0))
-        found = np.zeros(len(self._documents), bool)
-        if len(waiting) == 0:
-            return found
-        keys = [bytes(key or b"").hex() for key in self._columns["key"].take(waiting).to_pylist()]
-        rows = self._connection.execute(
-            "select distinct key from dead_letters where corpus = %s and space = %s and key = any(%s)"
-            " and class <> 'retryable' and state in ('open', 'discarded')",
-            (self._corpus, space_id, keys),
-        )
-        blocked = {row["key"] for row in rows}
-        still = np.array([key not in blocked for key in keys])
-        found[self._document[waiting[still]]] = True
-        return found
+        self._held = self._store.ids_of(self._index, self._rows.documents)
+        readback.check_ids(self._index, self._rows.ids.filter(pa.array(self.written)), self._held)
+        if self._samples:
+            ids = pa.concat_arrays([ids for ids, _ in self._samples])
+            vectors = np.concatenate([vectors for _, vectors in self._samples])
+            readback.check_vectors(self._store, self._index, metric, ids, vectors)
 
     def delete(self, incomplete: npt.NDArray[np.bool_], deleted: pa.Array[Any]) -> int:
-        """Delete what the range's documents no longer hold, and all of deleted ones; returns how many."""
-        older = np.zeros(len(self._documents), bool)
-        older[self._document[~self.current]] = True
-        replaced = self._documents.filter(pa.array(~older & ~incomplete))
-        held = self._held
+        """Delete what the rows' documents no longer hold, and all of deleted ones; returns how many."""
+        rows, held = self._rows, self._held
+        replaced = ~rows.documents_where(~rows.current) & ~incomplete
         stale = pc.and_(
-            pc.is_in(held["document_id"], replaced),
-            pc.invert(pc.is_in(held["chunk_id"], self._ids)),
+            pc.is_in(held["document_id"], rows.documents.filter(pa.array(replaced))),
+            pc.invert(pc.is_in(held["chunk_id"], rows.ids)),
         )
-        gone = pc.is_in(held["document_id"], self._documents.filter(pa.array(self._gone)))
-        ids = held.filter(pc.or_(stale, gone))["chunk_id"].to_pylist()
+        gone = rows.documents.filter(pa.array(rows.documents_where(rows.deleted)))
+        ids = held.filter(pc.or_(stale, pc.is_in(held["document_id"], gone)))["chunk_id"].to_pylist()
         ids += self._store.ids_of(self._index, deleted)["chunk_id"].to_pylist() if len(deleted) else []
         names = sorted({str(name) for name in ids})
         if names:
@@ -254,9 +211,47 @@ class _Range:
         return len(names)
 
 
-def _columns(storage: Storage, path: str, names: list[str]) -> pa.Table:
-    with storage.parquet_file(path) as file:
-        return file.read(columns=names)
+def _filled(
+    rows: RunRows, answers: Iterator[tuple[Numbers, Any]], size: int
+) -> Iterator[tuple[Numbers, pa.RecordBatch]]:
+    """Batches of store rows with their numbers, at least `size` rows each but the last."""
+    numbers: list[Numbers] = []
+    vectors: list[Any] = []
+    for some, values in answers:
+        numbers.append(some)
+        vectors.append(values)
+        if sum(map(len, numbers)) >= size:
+            yield _joined(rows, numbers, vectors)
+            numbers, vectors = [], []
+    if numbers:
+        yield _joined(rows, numbers, vectors)
+
+
+def _joined(rows: RunRows, numbers: list[Numbers], vectors: list[Any]) -> tuple[Numbers, pa.RecordBatch]:
+    chosen = np.concatenate(numbers)
+    vector = vectors[0] if len(vectors) == 1 else pa.concat_arrays(vectors)
+    (texts,) = rows.take(chosen).to_batches()
+    schema = row_schema(vector.type.list_size)
+    return chosen, pa.RecordBatch.from_arrays(
+        [*texts.columns, vector.cast(schema.field("vector").type)], schema=schema
+    )
+
+
+def _incomplete(
+    connection: Connection, corpus: str, space_id: str, rows: RunRows, answered: npt.NDArray[np.bool_]
+) -> npt.NDArray[np.bool_]:
+    """Which documents still wait for a result; shape (documents,)."""
+    waiting = np.flatnonzero(rows.current & ~answered)
+    keys = [key.ljust(KEY_BYTES, b"\0").hex() for key in rows.keys[waiting].tolist()]
+    found = connection.execute(
+        "select distinct key from dead_letters where corpus = %s and space = %s and key = any(%s)"
+        f" and {BLOCKS}",
+        (corpus, space_id, keys),
+    )
+    blocked = {row["key"] for row in found}
+    still = np.zeros(len(rows), bool)
+    still[waiting] = [key not in blocked for key in keys]
+    return rows.documents_where(still)
 
 
 def _twice(ids: Any) -> pa.Array[Any]:
@@ -267,15 +262,15 @@ def _twice(ids: Any) -> pa.Array[Any]:
 
 
 def _deleted(
-    connection: Connection, storage: Storage, run: RunRef, corpus: str, number: int
+    connection: Connection, storage: Storage, run: RunRef, corpus: str, ranges: list[int]
 ) -> pa.Array[Any]:
-    """The documents of a range that the run saw deleted, and that still are."""
+    """The documents of these ranges that the run saw deleted, and that still are."""
     path = f"{run.uri}/rows/deleted.parquet"
     if not storage.exists(path):
         return pa.array([], pa.string())
     with storage.parquet_file(path) as file:
         rows = file.read(columns=["document_id", "range"])
-    names = rows.filter(pc.field("range") == number)["document_id"].to_pylist()
+    names = rows.filter(pc.field("range").isin(ranges))["document_id"].to_pylist()
     known = truth.documents(connection, corpus, [str(name) for name in names])
     return known.filter(known["deleted"])["document_id"].combine_chunks()
 
