@@ -14,13 +14,14 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from include.batches import failures, submissions
 from include.batches.judge import Judge, Verdict
 from include.batches.shard_files import keys_path
 from include.batches.submissions import SubmissionRow
+from include.batches.submit import check_account
 from include.contracts import (
     BatchProvider,
     BatchState,
@@ -145,15 +146,26 @@ def _judge_all(
 
 
 def _status(provider: BatchProvider, row: SubmissionRow) -> BatchStatus:
+    """The ended batch. Raises ProviderUnavailable where the provider says otherwise, for now."""
     if row.batch_id is None:
         raise LedgerError(f"submission {row.id} has ended without a batch; there is nothing to land")
+    check_account(row, provider)
     status = provider.status(row.batch_id)
-    if status.state is not BatchState.ENDED:
-        raise ProviderUnavailable(
-            f"batch {row.batch_id} of submission {row.id} has ended, but the provider says"
-            f" {status.provider_status or status.state.value}; try again later",
+    if status.state is BatchState.ENDED:
+        return status
+    files = row.output_file_id is not None or row.error_file_id is not None
+    if status.state is BatchState.NOT_FOUND and (files or row.provider_status == status.provider_status):
+        # Its files may outlive the batch; and one that was given up for lost has none.
+        return replace(
+            status,
+            state=BatchState.ENDED,
+            output_file_id=row.output_file_id,
+            error_file_id=row.error_file_id,
         )
-    return status
+    raise ProviderUnavailable(
+        f"batch {row.batch_id} of submission {row.id} has ended, but the provider says"
+        f" {status.provider_status or status.state.value}; try again later"
+    )
 
 
 def _why_unanswered(status: BatchStatus) -> Verdict:

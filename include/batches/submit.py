@@ -20,11 +20,13 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 
 import pendulum
 
 from include.batches import admission, claims, shards, submissions
 from include.batches.admission import Want
+from include.batches.reclaim import reclaim
 from include.batches.shard_files import requests_path
 from include.batches.submissions import CREATING, PLANNED, VOID, SubmissionRow
 from include.contracts import BatchProvider, BatchState, BatchStatus, Limits, Price, Shard
@@ -103,7 +105,8 @@ def submit(
     """Bring a shard's attempt to the provider, once; whatever was begun before is finished first.
 
     Idempotent, and safe to kill at any point. `run` is the run that asks, and pays if it submits.
-    An attempt that is void is followed to the next one. Raises AccountError (mend, then run the step
+    An attempt that is void is followed to the next one, or to a new one while its items are free
+    (LedgerError where they aren't: `pack` again). Raises AccountError (mend, then run the step
     again), ProviderRefused (a fault of the set-up), BudgetExceeded (its claims are released).
     """
     shard = shards.get(connection, shard_id)
@@ -117,7 +120,8 @@ def submit(
             if row.state == VOID:
                 # A new attempt that could only be refused would be one more void row.
                 admission.check_budget(connection, row, want, run)
-                row = renew(connection, row, shard, run=run, reason=row.reason)
+                next_one = partial(renew, connection, row, shard, run=run, reason=row.reason)
+                row = reclaim(connection, storage, row, shard, next_one)
             elif row.state == PLANNED:
                 step = _send(task, _at_home(task, row))
                 if isinstance(step, Waiting):

@@ -6,13 +6,14 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
+import pyarrow as pa
 from openai import AsyncOpenAI, OpenAI
 
 from include.batches import submissions
-from include.batches.shard_files import requests_path
+from include.batches.shard_files import keys_path, requests_path
 from include.batches.submissions import SubmissionRow
 from include.batches.submit import Submitted, Waiting, submit
-from include.contracts import Item, Limits, Price, Shard, Space
+from include.contracts import SHARD_KEYS_SCHEMA, Item, Limits, Price, Shard, Space
 from include.ledger import clock
 from include.ledger.connect import Connection
 from include.providers.openai import OpenAIBatches
@@ -77,6 +78,9 @@ def add_shard(
         tokens=tokens if tokens is not None else sum(item.tokens for item in items),
     )
     storage.write_bytes(requests_path(shard.id), body)
+    columns = [[item.key.hex() for item in items], [item.key for item in items], list(range(len(items)))]
+    keys = pa.table([*columns, [item.tokens for item in items]], schema=SHARD_KEYS_SCHEMA)
+    storage.write_parquet(keys_path(shard.id), keys)
     ledger.execute(
         "insert into shards values (%s, %s, %s, %s, %s, %s, batch_inference.now())",
         dataclasses.astuple(shard),

@@ -24,7 +24,7 @@ from include.contracts import (
     Usage,
     Vector,
 )
-from include.errors import LedgerError, ProviderUnavailable
+from include.errors import AccountError, LedgerError, ProviderUnavailable
 from include.ledger.connect import Connection
 from include.providers.openai import OpenAIBatches
 from include.requests import results
@@ -310,10 +310,26 @@ class TestWhatTheWireSeldomSays:
         report = land_with(ended, [], status=status)
         assert (report.account, report.succeeded) == (6, 0)
 
-    def test_a_batch_that_the_provider_has_lost_lands_later(self, ended: Bench) -> None:
-        status = BatchStatus("batch", BatchState.NOT_FOUND, "")
+    def test_a_batch_that_the_provider_does_not_find_now_lands_later(self, ended: Bench) -> None:
+        ended.ledger.execute("update submissions set provider_status = 'completed'")
+        status = BatchStatus("batch", BatchState.NOT_FOUND, "not_found")
         with pytest.raises(ProviderUnavailable, match="not_found"):
             land_with(ended, [], status=status)
+
+    def test_what_was_given_up_for_lost_is_asked_again(self, ended: Bench) -> None:
+        ended.ledger.execute("update submissions set provider_status = 'not_found'")
+        status = BatchStatus("batch", BatchState.NOT_FOUND, "not_found")
+        assert land_with(ended, [], status=status).retryable == 6
+
+    def test_files_that_outlive_their_batch_are_read(self, ended: Bench) -> None:
+        ended.ledger.execute("update submissions set provider_status = 'completed', output_file_id = 'file'")
+        status = BatchStatus("batch", BatchState.NOT_FOUND, "not_found")
+        assert land_with(ended, [good(text) for text in TEXTS], status=status).succeeded == 6
+
+    def test_another_accounts_connection_lands_nothing(self, ended: Bench) -> None:
+        ended.ledger.execute("update submissions set account = 'another'")
+        with pytest.raises(AccountError, match="another"):
+            land_with(ended, [])
 
     def test_the_tokens_of_a_packed_line_are_divided_among_its_items(
         self, ledger: Connection, storage: Storage
