@@ -62,6 +62,10 @@ class Corpus:
         """What the emulator was paid for, by custom_id, over all corpora of the session."""
         return dict(self.stack.emulator_state()["charges"])
 
+    def charges_since(self, before: Mapping[str, int]) -> dict[str, int]:
+        """What was charged anew."""
+        return {key: times for key, times in self.charges().items() if times != before.get(key)}
+
     def rows(self) -> dict[str, dict[str, Any]]:
         """The rows of the live index, by chunk id."""
         from include.indexes.live import read_pointer

@@ -5,18 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import httpx
 import pytest
 
 from tests.conftest import start_emulator
 from tests.integration.corpora import PARTITIONS, Corpus, make_corpus
-from tests.stack import IntegrationStack
-
-
-@pytest.fixture
-def corpus(stack: IntegrationStack) -> Corpus:
-    return make_corpus(stack)
+from tests.stack import FIRST_DAG, IntegrationStack
 
 
 @pytest.fixture
@@ -59,7 +55,25 @@ def point(stack: IntegrationStack, connection: str, url: str, service: str) -> N
     stack.api.call("PATCH", f"/connections/{connection}", body)
 
 
-def test_a_run_defers_lands_and_publishes_and_the_next_one_sends_nothing(corpus: Corpus) -> None:
+def test_what_was_paid_for_once_serves_every_later_run(stack: IntegrationStack) -> None:
+    corpus = make_corpus(stack)
+    paid = first_run_defers_and_publishes(corpus)
+    second_run_sends_nothing(corpus, paid)
+    dropped_index_is_refilled(corpus)
+    changed_metadata_is_no_request(corpus)
+    assert corpus.charges_since(paid.before) == paid.charged
+
+
+@dataclass(frozen=True)
+class Paid:
+    """What the first run was charged, by custom_id, and the books before it."""
+
+    before: dict[str, int]
+    charged: dict[str, int]
+    items: int
+
+
+def first_run_defers_and_publishes(corpus: Corpus) -> Paid:
     stack = corpus.stack
     before = corpus.charges()
     with batches_take(stack, 3600):
@@ -72,21 +86,52 @@ def test_a_run_defers_lands_and_publishes_and_the_next_one_sends_nothing(corpus:
         )
     httpx.post(f"{stack.emulator_url}/_control/clock", json={"advance": 3600}).raise_for_status()
     stack.api.wait(corpus.dag_id, run_id, 240)
-    first = stack.report(corpus.dag_id, run_id)
-    assert first["state"] == "succeeded"
-    assert first["requests_sent"] == first["requests_landed"] == first["items"] > 0
-    assert first["chunks_indexed"] == first["chunks"] == len(corpus.rows())
-    assert first["dead_letters"] == 0
-    assert first["dollars_spent"] == pytest.approx(first["dollars_saved"]) != 0
-    charged = {key: n for key, n in corpus.charges().items() if n != before.get(key)}
-    assert len(charged) == first["requests_sent"]
+    report = stack.report(corpus.dag_id, run_id)
+    assert report["state"] == "succeeded"
+    assert report["requests_sent"] == report["requests_landed"] == report["items"] > 0
+    assert report["chunks_indexed"] == report["chunks"] == len(corpus.rows())
+    assert report["dead_letters"] == 0
+    assert report["dollars_spent"] == pytest.approx(report["dollars_saved"]) != 0
+    charged = corpus.charges_since(before)
+    assert len(charged) == report["requests_sent"]
     assert set(charged.values()) == {1}
+    return Paid(before, charged, report["items"])
 
-    again = corpus.run()
-    assert again["requests_sent"] == 0
-    assert again["requests_reused"] == first["items"]
-    assert again["dollars_spent"] == 0
-    assert {key: n for key, n in corpus.charges().items() if n != before.get(key)} == charged
+
+def second_run_sends_nothing(corpus: Corpus, paid: Paid) -> None:
+    report = corpus.run()
+    assert report["requests_sent"] == 0
+    assert report["requests_reused"] == paid.items
+    assert report["dollars_spent"] == 0
+
+
+def dropped_index_is_refilled(corpus: Corpus) -> None:
+    from include.indexes.live import read_pointer
+    from include.stores.registry import open_store
+
+    before = corpus.rows()
+    pointer = read_pointer(corpus.storage, corpus.name)
+    open_store(pointer.store, pointer.store_url).drop(pointer.index)
+    assert corpus.run()["requests_sent"] == 0
+    assert corpus.rows() == before
+
+
+def changed_metadata_is_no_request(corpus: Corpus) -> None:
+    before = corpus.rows()
+    partition = PARTITIONS[0]
+    changed = [{**row, "topic": "retitled"} for row in corpus.documents[partition]]
+    corpus.write({partition: changed})
+    assert corpus.run()["requests_sent"] == 0
+    after = corpus.rows()
+    assert after.keys() == before.keys()
+    ids = {row["id"] for row in changed}
+    topics = {
+        row["document_id"]: json.loads(row["metadata"])["topic"]
+        for row in after.values()
+        if row["document_id"] in ids
+    }
+    assert set(topics.values()) == {"retitled"}
+    assert topics.keys() == ids
 
 
 def test_a_manual_run_loads_every_partition_whatever_its_dates(stack: IntegrationStack) -> None:
@@ -121,39 +166,6 @@ def test_a_backfill_of_three_days_loads_each_partition_once_and_publishes_when_a
     assert documents == {row["id"] for rows in corpus.documents.values() for row in rows}
 
 
-def test_an_index_that_was_dropped_is_refilled_without_a_request(corpus: Corpus) -> None:
-    from include.indexes.live import read_pointer
-    from include.stores.registry import open_store
-
-    corpus.run()
-    before = corpus.rows()
-    pointer = read_pointer(corpus.storage, corpus.name)
-    open_store(pointer.store, pointer.store_url).drop(pointer.index)
-    refill = corpus.run()
-    assert refill["requests_sent"] == 0
-    assert corpus.rows() == before
-
-
-def test_changed_metadata_alone_is_no_request(corpus: Corpus) -> None:
-    corpus.run()
-    before = corpus.rows()
-    partition = PARTITIONS[0]
-    changed = [{**row, "topic": "retitled"} for row in corpus.documents[partition]]
-    corpus.write({partition: changed})
-    report = corpus.run()
-    assert report["requests_sent"] == 0
-    after = corpus.rows()
-    assert after.keys() == before.keys()
-    ids = {row["id"] for row in changed}
-    topics = {
-        row["document_id"]: json.loads(row["metadata"])["topic"]
-        for row in after.values()
-        if row["document_id"] in ids
-    }
-    assert set(topics.values()) == {"retitled"}
-    assert topics.keys() == ids
-
-
 def test_another_service_is_asked_anew_and_the_same_one_on_another_port_is_not(
     stack: IntegrationStack, connection: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -173,54 +185,33 @@ def test_another_service_is_asked_anew_and_the_same_one_on_another_port_is_not(
         point(stack, connection, stack.emulator_url, "emulator")
 
 
-def test_a_dry_run_ends_after_the_estimate_and_succeeds(corpus: Corpus) -> None:
-    before = corpus.stack.emulator_state()["batches"]
+def test_nothing_is_spent_or_published_before_it_may_be(stack: IntegrationStack) -> None:
+    corpus = make_corpus(stack)
+    batches = stack.emulator_state()["batches"]
+
     report = corpus.run({"dry_run": True})
     assert report["state"] == "dry_run"
     assert report["items"] > 0
     assert report["dollars_estimated"] > 0
-    assert corpus.stack.emulator_state()["batches"] == before
 
-
-def test_an_estimate_over_the_budget_fails_before_anything_is_sent(corpus: Corpus) -> None:
-    stack = corpus.stack
-    before = stack.emulator_state()["batches"]
     run_id = stack.run(corpus.dag_id, {"budget_usd": 0.0000001}, expect=("failed",))
     assert stack.states(corpus.dag_id, run_id)["estimate"] == "failed"
     assert "over the run's budget" in stack.api.log(corpus.dag_id, run_id, "estimate")
-    assert stack.emulator_state()["batches"] == before
     assert stack.report(corpus.dag_id, run_id)["state"] == "failed"
+    assert stack.emulator_state()["batches"] == batches
 
-
-def test_a_limited_run_publishes_nothing_and_a_whole_one_after_it_does(corpus: Corpus) -> None:
     limited = corpus.run({"limit": 3})
     assert limited["documents_read"] == 3
     assert not corpus.storage.exists(f"corpora/{corpus.name}/live.json")
-    whole = corpus.run()
-    assert whole["requests_reused"] == limited["requests_sent"]
+
+    run_id = a_person_is_asked(corpus)
+    assert stack.report(corpus.dag_id, run_id)["requests_reused"] == limited["requests_sent"]
     assert corpus.storage.exists(f"corpora/{corpus.name}/live.json")
 
 
-def test_one_invalid_yaml_takes_away_only_its_own_dag_and_says_why(
-    stack: IntegrationStack, corpus: Corpus
-) -> None:
-    broken = stack.corpora / "broken.yaml"
-    broken.write_text("corpus: broken\nsource: {kind: jsonl}\n", encoding="utf-8")
-    try:
-        stack.api.reparse(corpus.dag_id)
-        stack.wait_until(lambda: bool(stack.api.import_errors()), 60, "no import error is shown")
-        (text,) = stack.api.import_errors().values()
-        assert "broken.yaml: source.url: is missing" in text
-        assert corpus.dag_id in stack.api.dags()
-    finally:
-        broken.unlink()
-        stack.api.reparse(corpus.dag_id)
-        stack.wait_until(lambda: not stack.api.import_errors(), 60, "the import error stays")
-
-
-def test_a_person_can_be_asked_before_money_is_spent(corpus: Corpus) -> None:
+def a_person_is_asked(corpus: Corpus) -> str:
+    """A run that waits for an approval, and gets it; returns its id."""
     stack = corpus.stack
-    stack.api.unpause(corpus.dag_id)
     run_id = stack.api.trigger(corpus.dag_id, {"approve": True})
 
     def state() -> str | None:
@@ -232,3 +223,19 @@ def test_a_person_can_be_asked_before_money_is_spent(corpus: Corpus) -> None:
     assert "requests" in stack.api.call("GET", path)["body"]
     stack.api.call("PATCH", path, {"chosen_options": ["Approve"], "params_input": {}})
     stack.api.wait(corpus.dag_id, run_id, 240)
+    return run_id
+
+
+def test_one_invalid_yaml_takes_away_only_its_own_dag_and_says_why(stack: IntegrationStack) -> None:
+    broken = stack.corpora / "broken.yaml"
+    broken.write_text("corpus: broken\nsource: {kind: jsonl}\n", encoding="utf-8")
+    try:
+        stack.api.reparse(FIRST_DAG)
+        stack.wait_until(lambda: bool(stack.api.import_errors()), 60, "no import error is shown")
+        (text,) = stack.api.import_errors().values()
+        assert "broken.yaml: source.url: is missing" in text
+        assert FIRST_DAG in stack.api.dags()
+    finally:
+        broken.unlink()
+        stack.api.reparse(FIRST_DAG)
+        stack.wait_until(lambda: not stack.api.import_errors(), 60, "the import error stays")
