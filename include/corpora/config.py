@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from include.contracts import KEY_BYTES, PROJECT_ROOT, Metric, Space
+from include.corpora.source_config import SourceConfig, StrictModel
 from include.errors import ConfigError
 
 SPLITTER = "semantic-text-splitter/0.33"
@@ -26,70 +27,8 @@ Workload = Literal[
     "initial_ingest", "re_embed", "metadata_extraction", "nightly_eval", "query_replay", "dead_letter_replay"
 ]
 
-RESERVED_METADATA = frozenset({"title", "url", "partition", "position", "span", "heading"})
-"""What each chunk's metadata holds already; a source's own fields can't take these names."""
 
-
-class _Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
-
-
-class Fields(_Model):
-    """Which field of a source's record holds what. `deleted` is for sources of changes: where it's
-    true, the document is gone."""
-
-    id: str = "id"
-    text: str = "text"
-    title: str | None = "title"
-    url: str | None = "url"
-    updated_at: str | None = "updated_at"
-    deleted: str | None = None
-
-
-class SourceConfig(_Model):
-    """Where documents come from.
-
-    `url` is any fsspec URL and may be a glob; gzip and zstd are told by the name. `partition` is a
-    regular expression searched for in a file's path: its group `partition`, else its first group,
-    else the whole match. `max_document_bytes` is the longest line (jsonl) or file (folder) read.
-    `max_bad_share` of the records read may be unusable, else the run stops before it spends.
-    """
-
-    kind: Literal["jsonl", "folder"]
-    url: str = Field(min_length=1)
-    partition: str | None = None
-    mode: Literal["snapshot", "changes"] = "snapshot"
-    fields: Fields = Fields()
-    metadata: list[str] = []
-    max_document_bytes: int = Field(default=16 * 1024 * 1024, gt=0)
-    max_bad_share: float | None = Field(default=0.5, ge=0, le=1)
-
-    @field_validator("partition")
-    @classmethod
-    def _is_a_regex(cls, value: str | None) -> str | None:
-        if value is not None:
-            try:
-                re.compile(value)
-            except re.error as error:
-                raise ValueError(f"not a regular expression: {error}") from None
-        return value
-
-    @field_validator("metadata")
-    @classmethod
-    def _not_reserved(cls, value: list[str]) -> list[str]:
-        taken = sorted(RESERVED_METADATA.intersection(value))
-        if taken:
-            raise ValueError(f"{', '.join(taken)}: every chunk has this already; leave it out")
-        return value
-
-    @model_validator(mode="after")
-    def _deletes_are_told(self) -> SourceConfig:
-        if self.fields.deleted is not None and self.mode == "snapshot":
-            raise ValueError("fields.deleted is for mode: changes; in a snapshot what is missing is deleted")
-        return self
-
-
-class ChunkingConfig(_Model):
+class ChunkingConfig(StrictModel):
     """How documents are cut: at most `tokens` cl100k tokens, `overlap` of them shared with the last.
 
     `splitter` is set by the code and frozen with a run's plan; a YAML can't choose it.
@@ -112,7 +51,7 @@ class ChunkingConfig(_Model):
         return _fingerprint(self.model_dump(mode="json"))
 
 
-class EmbeddingConfig(_Model):
+class EmbeddingConfig(StrictModel):
     """Which model embeds. `dimensions` null means the model's own width."""
 
     provider: str = "openai"
@@ -123,7 +62,7 @@ class EmbeddingConfig(_Model):
     inputs_per_line: int = Field(default=1, ge=1, le=2048)
 
 
-class IndexConfig(_Model):
+class IndexConfig(StrictModel):
     """Where vectors go."""
 
     store: str = "lancedb"
@@ -131,13 +70,13 @@ class IndexConfig(_Model):
     metric: Literal["cosine", "dot", "l2"] = "cosine"
 
 
-class BudgetConfig(_Model):
+class BudgetConfig(StrictModel):
     """What a run may spend, in US dollars; null means no cap."""
 
     run_usd: float | None = Field(default=None, ge=0)
 
 
-class CorpusConfig(_Model):
+class CorpusConfig(StrictModel):
     """One corpus, whole. Frozen into a run's plan by `to_plan` and read back by `from_plan`."""
 
     corpus: str = Field(pattern=r"^[a-z][a-z0-9_]{0,62}$")
@@ -147,7 +86,7 @@ class CorpusConfig(_Model):
     index: IndexConfig = IndexConfig()
     budget: BudgetConfig = BudgetConfig()
     approval_above_usd: float | None = Field(default=None, ge=0)
-    schedules: dict[Workload, str | None] = {}
+    schedules: dict[Workload, str | None] = Field(default={})
     golden_set: str | None = None
 
     def space(self, service: str) -> Space:
@@ -180,7 +119,9 @@ class CorpusConfig(_Model):
 
         return self.model_copy(
             update={
-                "source": self.source.model_copy(update={"url": fill(self.source.url)}),
+                "source": self.source.model_copy(update={"url": fill(self.source.url)})
+                if self.source.url is not None
+                else self.source,
                 "index": self.index.model_copy(update={"url": fill(self.index.url)}),
             }
         )
@@ -257,9 +198,16 @@ def load_all(directory: str | Path) -> dict[str, CorpusConfig | ConfigError]:
 def _explain(error: ValidationError) -> str:
     """`field.path: what is wrong` for each mistake, in one line."""
     return "; ".join(
-        f"{'.'.join(str(part) for part in detail['loc']) or 'corpus'}: {_message(detail)}"
-        for detail in error.errors(include_url=False)
+        f"{_field(detail['loc'])}: {_message(detail)}" for detail in error.errors(include_url=False)
     )
+
+
+def _field(location: tuple[int | str, ...]) -> str:
+    """The dotted name as the YAML has it; the two forms of metadata are one field there."""
+    parts = [str(part) for part in location]
+    if parts[:2] == ["source", "metadata"]:
+        del parts[2:3]
+    return ".".join(parts) or "corpus"
 
 
 def _message(detail: Any) -> str:

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from include.contracts import RunRef
 from include.corpora.chunking import Chunker
@@ -26,8 +27,9 @@ from include.corpora.columns import ChunkRows, content_hash, metadata_of, versio
 from include.corpora.config import CorpusConfig
 from include.corpora.documents import Change, Incoming, Judgement, View, viewing
 from include.corpora.records import BadInput, Document, Reason
-from include.corpora.rows import BadInputLog, ChunkParts, DeletedRows, RangeRows
+from include.corpora.rows import BadInputLog, DeletedRows, RangeRows, StoredChunks
 from include.corpora.sources import Event, PartitionEnd, Source
+from include.corpora.sql import Connect
 from include.errors import StorageError, TooMuchBadInput
 from include.ledger.connect import Connection
 from include.storage import Storage
@@ -78,17 +80,19 @@ def prepare(
     sample: int | None = None,
     limit: int | None = None,
     ranges: int = 16,
+    sql: Connect | None = None,
 ) -> PrepareReport:
     """Write `rows/range-NN.parquet`, `rows/deleted.parquet` and `bad_input.jsonl` of a run, the chunk
     parts of what changed, and the document table.
 
-    `config` is resolved. `partitions` None means all. `limit` stops after so many documents;
+    `config` is resolved. `sql` opens the connection of a source that is a query. `partitions` None
+    means all. `limit` stops after so many documents;
     `sample` takes so many, spread over the corpus by the hash of their ids, always the same ones,
     and holds them in memory. Raises StorageError where the source has no files, TooMuchBadInput
     where more of it is unusable than the corpus allows.
     """
-    source = Source(config)
-    if partitions is None and not source.files:
+    source = Source(config.source, sql)
+    if partitions is None and source.is_empty:
         raise StorageError(f"source.url {config.source.url} matches no file; check it and its glob")
     events = source.read(partitions)
     if sample is not None:
@@ -122,8 +126,6 @@ class _Preparation:
         self._batch: dict[str, Document] = {}
         self._characters = 0
         self._unread: list[tuple[str, str]] = []
-        self._parts: ChunkParts | None = None
-        self._stack = ExitStack()
         self._started = self._logged = time.monotonic()
         self.partial = False
         self.changes: Counter[Change] = Counter()
@@ -136,7 +138,9 @@ class _Preparation:
         with ExitStack() as files:
             with BadInputLog(self._storage, self._run) as self._log:
                 self._rows = files.enter_context(RangeRows(self._storage, self._run, self._ranges))
-                with ExitStack() as self._stack:
+                with StoredChunks(
+                    self._storage, self._config.corpus, self._config.chunking.fingerprint, self._run.run
+                ) as self._parts:
                     for event in events:
                         if isinstance(event, Document):
                             self._document(event)
@@ -169,14 +173,10 @@ class _Preparation:
         )
 
     def _document(self, document: Document) -> None:
-        partition = document.partition
-        if partition not in self.partitions:
-            self._flush()
-            self.partitions[partition] = False
-            self._parts = None
+        self.partitions.setdefault(document.partition, False)
         earlier = self._batch.get(document.id)
         if earlier is not None:
-            if not _is_newer(document, earlier):
+            if document.partition == earlier.partition and not _is_newer(document, earlier):
                 self._duplicate(document)
                 return
             self._flush()
@@ -226,7 +226,7 @@ class _Preparation:
             )
 
     def _flush(self) -> None:
-        """Compare, chunk, key and write the batch, which is of one partition."""
+        """Compare, chunk, key and write the batch."""
         if self._unread:
             self._view.protect(self._unread)
             self._unread = []
@@ -248,35 +248,25 @@ class _Preparation:
                 chunks = 0 if document.deleted else rows.add(document, head, version, store=judgement.store)
                 seen.append((version, judgement, chunks))
         self._view.add(seen)
-        self._write(rows, documents[0].partition)
+        self._write(rows)
 
-    def _write(self, rows: ChunkRows, partition: str) -> None:
+    def _write(self, rows: ChunkRows) -> None:
         table, ranges, store = rows.table()
         self.chunks += table.num_rows
         self.tokens += int(np.sum(table["tokens"].to_numpy()))
         self._rows.write(table, ranges)
         stored = table.filter(pa.array(store))
-        if stored.num_rows:
-            if self._parts is None:
-                self._parts = self._stack.enter_context(
-                    ChunkParts(
-                        self._storage,
-                        self._config.corpus,
-                        self._config.chunking.fingerprint,
-                        partition,
-                        self._run.run,
-                    )
-                )
-            self._parts.write(stored)
+        for partition in stored["partition"].unique():
+            self._parts.write(str(partition.as_py()), stored.filter(pc.equal(stored["partition"], partition)))
         now = time.monotonic()
         if now - self._logged >= _LOG_SECONDS:
             self._logged = now
             log.info(
-                "%s documents, %s chunks, %.0f chunks/s, in partition %s",
+                "%s documents, %s chunks, %.0f chunks/s, in %d partitions",
                 f"{self.documents:,}",
                 f"{self.chunks:,}",
                 self.chunks / (now - self._started),
-                partition,
+                len(self.partitions),
             )
 
     def _check_bad_share(self) -> None:
@@ -285,7 +275,7 @@ class _Preparation:
         if allowed is not None and total and self.bad > allowed * total:
             where = self._storage.url(f"{self._run.uri}/bad_input.jsonl")
             raise TooMuchBadInput(
-                f"{self.bad:,} of {total:,} records of {self._config.source.url} are unusable, more than "
+                f"{self.bad:,} of {total:,} records of {self._config.source.where} are unusable, more than "
                 f"source.max_bad_share {allowed:g} allows ({dict(self.bad_input)}); mend them, see {where}, "
                 "or raise the share"
             )

@@ -21,6 +21,8 @@ from include.storage import Storage
 
 _BUFFERED_ROWS = 32_768  # over all ranges
 _ROWS_A_PART = 200_000
+_BUFFERED_BYTES = 32 * 1024 * 1024
+_OPEN_PARTS = 8
 
 #: Chunks as they are stored for good: `corpora/{corpus}/chunks/{chunking}/{partition}/{run}-NN.parquet`.
 #: A part may repeat what another has; a chunk is current where both hashes are the document table's.
@@ -126,11 +128,11 @@ class ChunkParts:
         self._writer.write_table(rows.select(CHUNK_SCHEMA.names))
         self._rows += rows.num_rows
         if self._rows >= _ROWS_A_PART:
-            self._close_part()
+            self.close_part()
 
     def close(self) -> None:
         """Complete the last part."""
-        self._close_part()
+        self.close_part()
         for path in self._storage.list(self._folder):
             if path.startswith(f"{self._folder}/{self._name}") and path not in self._written:
                 self._storage.delete(path)
@@ -145,10 +147,56 @@ class ChunkParts:
     def __enter__(self) -> ChunkParts:
         return self
 
-    def _close_part(self) -> None:
+    def close_part(self) -> None:
+        """Complete the part under way; what comes later begins another."""
         self._part.close()
         self._writer = None
         self._rows = 0
+
+
+class StoredChunks(_Files):
+    """The chunk parts of all partitions of a run, which may come in any order.
+
+    What waits to be written is bounded, and so is the number of files open at once.
+    """
+
+    def __init__(self, storage: Storage, corpus: str, chunking: str, run: str) -> None:
+        super().__init__(storage)
+        self._names = (corpus, chunking, run)
+        self._parts: dict[str, ChunkParts] = {}
+        self._waiting: dict[str, list[pa.Table]] = {}
+        self._sizes: dict[str, int] = {}
+        self._open: dict[str, None] = {}
+
+    def write(self, partition: str, rows: pa.Table) -> None:
+        """Add rows of RUN_ROW_SCHEMA or CHUNK_SCHEMA, all of this partition."""
+        if not rows.num_rows:
+            return
+        self._waiting.setdefault(partition, []).append(rows.select(CHUNK_SCHEMA.names))
+        self._sizes[partition] = self._sizes.get(partition, 0) + rows.nbytes
+        if self._sizes[partition] >= _BUFFERED_BYTES // 4:
+            self._flush(partition)
+        while sum(self._sizes.values()) >= _BUFFERED_BYTES:
+            self._flush(max(self._sizes, key=self._sizes.__getitem__))
+
+    def _flush(self, partition: str) -> None:
+        parts = self._parts.get(partition)
+        if parts is None:
+            corpus, chunking, run = self._names
+            parts = ChunkParts(self._storage, corpus, chunking, partition, run)
+            self._parts[partition] = self._stack.enter_context(parts)
+        del self._sizes[partition]
+        parts.write(pa.concat_tables(self._waiting.pop(partition)).combine_chunks())
+        self._open.pop(partition, None)
+        self._open[partition] = None
+        if len(self._open) > _OPEN_PARTS:
+            longest = next(iter(self._open))
+            del self._open[longest]
+            self._parts[longest].close_part()
+
+    def _finish(self) -> None:
+        for partition in list(self._waiting):
+            self._flush(partition)
 
 
 class BadInputLog(_Files):

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from include.contracts import BatchProvider, VectorStore
+from include.corpora.sql import Connect
 from include.ledger.connect import Connection, connect
 from include.settings import Settings
 from include.storage import Storage
@@ -40,10 +41,12 @@ class Endpoint:
 
 @dataclass(frozen=True)
 class Services:
-    """The outside world of a step. `endpoint(provider, connection id)` reads a connection."""
+    """The outside world of a step. `endpoint(provider, connection id)` reads a connection; `sql(connection
+    id)` opens a database's, for sources that are a query."""
 
     settings: Settings
     endpoint: Callable[[str, str], Endpoint]
+    sql: Connect | None = None
 
     @cached_property
     def storage(self) -> Storage:

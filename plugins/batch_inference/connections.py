@@ -5,12 +5,15 @@ The SDKs load inside the functions: DAG parsing and the triggerer import this fi
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from typing import Any
 
 from airflow.sdk import BaseHook
 from airflow.sdk.configuration import conf
 
 from include.contracts import BatchProvider
+from include.errors import ConfigError
 from include.settings import Settings, load_settings
 from include.workloads.clients import check_known, openai_endpoint
 from include.workloads.services import Endpoint, Services
@@ -23,7 +26,7 @@ def settings() -> Settings:
 
 def services() -> Services:
     """What a step needs, wired to this Airflow."""
-    return Services(settings=settings(), endpoint=endpoint)
+    return Services(settings=settings(), endpoint=endpoint, sql=sql)
 
 
 def endpoint(provider: str, conn_id: str) -> Endpoint:
@@ -37,6 +40,19 @@ def endpoint(provider: str, conn_id: str) -> Endpoint:
         return OpenAIHook(conn_id=conn_id).get_conn()
 
     return openai_endpoint(connection.host, connection.extra_dejson, client)
+
+
+@contextmanager
+def sql(conn_id: str) -> Iterator[Any]:
+    """A DB-API connection of any database that Airflow has a hook for, rolled back and closed at the end.
+
+    Raises ConfigError for a connection of another kind.
+    """
+    hook = BaseHook.get_hook(conn_id)
+    if not callable(getattr(hook, "get_conn", None)) or not hasattr(hook, "get_records"):
+        raise ConfigError(f"source.connection is {conn_id!r}, whose hook {type(hook).__name__} knows no SQL")
+    with closing(hook.get_conn()) as connection:
+        yield connection
 
 
 async def async_provider(provider: str, conn_id: str) -> BatchProvider:

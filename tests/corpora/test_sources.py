@@ -24,7 +24,7 @@ GOOD = b'{"id": "good", "text": "fine"}\n'
 
 
 def read(corpus: CorpusConfig, partitions: list[str] | None = None) -> list[Event]:
-    return list(Source(corpus).read(partitions))
+    return list(Source(corpus.source).read(partitions))
 
 
 def documents(events: list[Event]) -> list[Document]:
@@ -92,7 +92,7 @@ class TestPartitions:
     def test_only_those_asked_for_are_opened(self, tmp_path: Path) -> None:
         for day in (1, 2, 3):
             (tmp_path / f"2026-01-0{day}.jsonl").write_bytes(GOOD)
-        source = Source(config(f"{tmp_path}/*.jsonl"))
+        source = Source(config(f"{tmp_path}/*.jsonl").source)
         (tmp_path / "2026-01-01.jsonl").unlink()
         events = list(source.read(["2026-01-02", "2026-01-09"]))
         assert ends(events) == {"2026-01-02": True}
@@ -227,7 +227,7 @@ class TestBadFiles:
     def test_a_vanished_file_is_named_and_the_others_are_read(self, tmp_path: Path) -> None:
         (tmp_path / "a.jsonl").write_bytes(GOOD)
         (tmp_path / "b.jsonl").write_bytes(GOOD)
-        source = Source(config(f"{tmp_path}/*.jsonl"))
+        source = Source(config(f"{tmp_path}/*.jsonl").source)
         (tmp_path / "a.jsonl").unlink()
         events = list(source.read())
         assert [(fault.reason, fault.file[-8:]) for fault in faults(events)] == [
@@ -255,7 +255,7 @@ class TestBadFiles:
 
     def test_a_url_that_cannot_be_listed_is_an_error(self) -> None:
         with pytest.raises(StorageError, match=r"source\.url"):
-            Source(config("nonsense://x/*.jsonl"))
+            Source(config("nonsense://x/*.jsonl").source)
 
 
 class TestFolder:

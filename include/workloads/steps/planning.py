@@ -45,7 +45,7 @@ def prepare(services: Services, ref: RunRef, request: Request) -> list[str]:
             priority=request.priority,
             budget_usd=budget,
         )
-        wanted = request.wanted_partitions(dated=config.source.partition is not None)
+        wanted = request.wanted_partitions(dated=config.source.dated)
         report = preparing.prepare(
             connection,
             storage,
@@ -56,6 +56,7 @@ def prepare(services: Services, ref: RunRef, request: Request) -> list[str]:
             sample=request.sample,
             limit=request.limit,
             ranges=RANGES,
+            sql=services.sql,
         )
         counts = asdict(report)
         Plan(

@@ -1,0 +1,97 @@
+"""Files that are a document each: Markdown, HTML, plain text, and what an optional parser reads."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import yaml
+
+from include.corpora.files import BOM, Files, SourceFile
+from include.corpora.headings import first_heading
+from include.corpora.html import decode, to_markdown
+from include.corpora.records import SKIPPED, Fault, Found, Reason, Refused
+from include.corpora.source_config import SourceConfig
+
+_FRONT_MATTER = re.compile(
+    r"\A---[ \t]*\r?\n(.*?)^(?:---|\.\.\.)[ \t]*(?:\r?\n|\Z)", re.DOTALL | re.MULTILINE
+)
+
+Parsed = tuple[dict[str, Any], str, str | None]
+"""What a file says of itself (front matter), its text, its title."""
+
+
+def is_text(name: str) -> bool:
+    """Whether a folder's file is a document, by the end of its name without that of its compression."""
+    return _end(name) in _PARSERS
+
+
+def read_text(files: Files, file: SourceFile, config: SourceConfig) -> Iterator[Found | Fault]:
+    """The one document of a file; its id is the file's path below the URL's fixed part."""
+    limit, id = config.max_document_bytes, file.name
+    with files.open(file) as handle:
+        data = handle.read(limit + 1)
+    if len(data) > limit:
+        detail = f"more than {limit:,} bytes, which is source.max_document_bytes"
+        yield Fault(None, Reason.TOO_LONG, detail, SKIPPED, id)
+        return
+    if not data:
+        yield Fault(None, Reason.EMPTY_FILE, "no bytes in it", SKIPPED, id)
+        return
+    try:
+        told, text, title = _PARSERS[_end(id)](data)
+    except UnicodeDecodeError as error:
+        detail = f"byte {error.start} isn't {error.encoding.upper()}"
+        yield Fault(None, Reason.UNDECODABLE, detail, SKIPPED, id)
+        return
+    except Refused as refused:
+        yield Fault(None, refused.reason, refused.detail, SKIPPED, id)
+        return
+    fields = config.fields
+    named = {fields.id: id, fields.text: text}
+    if fields.title is not None and not isinstance(told.get(fields.title), str):
+        named[fields.title] = title or posixpath.splitext(posixpath.basename(id))[0]
+    yield Found(None, {**told, **named})
+
+
+def _plain(data: bytes) -> Parsed:
+    return {}, data.removeprefix(BOM).decode("utf-8"), None
+
+
+def _markdown(data: bytes) -> Parsed:
+    """Front matter is what the file says of itself, and no text; what is no YAML mapping is text."""
+    text = data.removeprefix(BOM).decode("utf-8")
+    told: dict[str, Any] = {}
+    if match := _FRONT_MATTER.match(text):
+        try:
+            found = yaml.safe_load(match.group(1))
+        except (yaml.YAMLError, ValueError):
+            found = None
+        if isinstance(found, dict):
+            told = {str(name): value for name, value in found.items()}
+            text = text[match.end() :]
+    return told, text, first_heading(text)
+
+
+def _html(data: bytes) -> Parsed:
+    text, title = to_markdown(decode(data))
+    return {}, text, title
+
+
+def _end(name: str) -> str:
+    return posixpath.splitext(name)[1].lower()
+
+
+_PARSERS: dict[str, Callable[[bytes], Parsed]] = {
+    ".md": _markdown,
+    ".markdown": _markdown,
+    ".txt": _plain,
+    ".text": _plain,
+    ".rst": _plain,
+    ".html": _html,
+    ".htm": _html,
+    ".xhtml": _html,
+}
+"""How each kind of file is read. Raises UnicodeDecodeError, or Refused."""
