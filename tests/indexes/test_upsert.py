@@ -158,9 +158,10 @@ class TestARequestThatFailed:
         assert world.upsert(world.run("second")).deleted == 2
         assert world.held() == {"a": {"new 1", "new 2"}}
 
-    def test_and_will_be_asked_again_still_keeps_the_old_chunks(self, world: World) -> None:
+    @pytest.mark.parametrize("cls", ["retryable", "account"])
+    def test_and_will_be_asked_again_still_keeps_the_old_chunks(self, world: World, cls: str) -> None:
         self.change(world)
-        world.bury("new 2", "retryable")
+        world.bury("new 2", cls)
         assert world.upsert(world.run("second")).deleted == 0
 
     @pytest.mark.parametrize("state", ["open", "discarded"])
