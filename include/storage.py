@@ -135,11 +135,16 @@ class Storage:
         self.write_bytes(relative, orjson.dumps(value, option=orjson.OPT_INDENT_2) + b"\n")
 
     @contextmanager
-    def parquet_writer(self, relative: str, schema: pa.Schema) -> Iterator[pq.ParquetWriter]:
-        """A Parquet file that appears, whole, when the block ends without an error."""
+    def parquet_writer(
+        self, relative: str, schema: pa.Schema, *, passing: bool = False
+    ) -> Iterator[pq.ParquetWriter]:
+        """A Parquet file that appears, whole, when the block ends without an error.
+
+        `passing` is for what is read several times and soon deleted: it takes more room and less time.
+        """
         with (
             self.open_write(relative) as handle,
-            pq.ParquetWriter(handle, schema, compression="zstd") as writer,
+            pq.ParquetWriter(handle, schema, compression="lz4" if passing else "zstd") as writer,
         ):
             yield writer
 

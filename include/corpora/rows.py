@@ -75,7 +75,9 @@ class RangeRows(_Files):
     def __init__(self, storage: Storage, run: RunRef, ranges: int) -> None:
         super().__init__(storage)
         self._writers = [
-            self._stack.enter_context(storage.parquet_writer(range_path(run, number), RUN_ROW_SCHEMA))
+            self._stack.enter_context(
+                storage.parquet_writer(range_path(run, number), RUN_ROW_SCHEMA, passing=True)
+            )
             for number in range(ranges)
         ]
         self._waiting: list[list[pa.Table]] = [[] for _ in range(ranges)]

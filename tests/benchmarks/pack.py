@@ -80,7 +80,7 @@ def lay_out(storage: Storage, count: int, size: int) -> list[str]:
         path = f"{RUN.uri}/rows/range-{number:02d}.parquet"
         paths.append(path)
         left = count // RANGES + (number < count % RANGES)
-        with storage.parquet_writer(path, RUN_ROW_SCHEMA) as writer:
+        with storage.parquet_writer(path, RUN_ROW_SCHEMA, passing=True) as writer:
             while left > 0:
                 part = [text for _, text in zip(range(min(left, ROWS_AT_ONCE)), source, strict=False)]
                 writer.write_table(run_table(space("").id, part))
