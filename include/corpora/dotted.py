@@ -21,6 +21,8 @@ def load_callable(path: str, setting: str) -> Callable[..., Any]:
     except Exception as error:
         raise ConfigError(f"{setting} is {path!r} and can't be loaded: {error!r}") from error
     if not callable(found):
-        raise ConfigError(f"{setting} is {path!r}, which is a {type(found).__name__} and can't be called")
+        raise ConfigError(
+            f"{setting} is {path!r}, which is of type {type(found).__name__} and can't be called"
+        )
     checked: Callable[..., Any] = found
     return checked

@@ -22,7 +22,8 @@ Connect = Callable[[str], AbstractContextManager[Any]]
 
 _ROWS = 500
 _DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
-_BEGINNING = datetime(1, 1, 2, tzinfo=UTC)
+# What every database can hold: MySQL begins with the year 1000.
+_BEGINNING = datetime(1000, 1, 2, tzinfo=UTC)
 _END = datetime(9999, 12, 30, tzinfo=UTC)
 
 

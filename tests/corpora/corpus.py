@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 from include.contracts import RunRef
 from include.corpora.config import CorpusConfig
 from include.corpora.prepare import PrepareReport, prepare
+from include.corpora.sql import Connect
 from include.ledger.connect import Connection
 from include.storage import Storage
 
@@ -21,7 +22,7 @@ SPACE = "0123456789abcdef0123456789abcdef"
 DATES = r"(?P<partition>\d{4}-\d{2}-\d{2})"
 
 
-def config(url: str, **source: Any) -> CorpusConfig:
+def config(url: str | None, **source: Any) -> CorpusConfig:
     """A corpus of JSONL files; `source` changes its source section."""
     return CorpusConfig.model_validate(
         {
@@ -46,6 +47,9 @@ class Corpus:
     storage: Storage
     ledger: Connection
     source: dict[str, Any]
+    config: CorpusConfig | None = None
+    """Instead of the files in the folder."""
+    sql: Connect | None = None
 
     def write(self, partition: str, *records: dict[str, Any] | bytes) -> Path:
         """Put these records, or raw lines, in a partition's file."""
@@ -60,9 +64,10 @@ class Corpus:
         return prepare(
             self.ledger,
             self.storage,
-            config(f"{self.folder}/*.jsonl", **self.source),
+            self.config or config(f"{self.folder}/*.jsonl", **self.source),
             run=self.ref(name),
             space_id=SPACE,
+            sql=self.sql,
             **{"ranges": 4, **options},
         )
 

@@ -15,28 +15,13 @@ import pyarrow as pa
 import pytest
 
 from include.corpora.config import CorpusConfig
-from include.corpora.records import BadInput, Document, Reason
-from include.corpora.sources import Event, PartitionEnd, Source
+from include.corpora.records import Reason
+from include.corpora.sources import Source
 from include.errors import StorageError
 from tests.corpora.corpus import config
+from tests.corpora.reading import documents, ends, faults, read
 
 GOOD = b'{"id": "good", "text": "fine"}\n'
-
-
-def read(corpus: CorpusConfig, partitions: list[str] | None = None) -> list[Event]:
-    return list(Source(corpus.source).read(partitions))
-
-
-def documents(events: list[Event]) -> list[Document]:
-    return [event for event in events if isinstance(event, Document)]
-
-
-def faults(events: list[Event]) -> list[BadInput]:
-    return [event for event in events if isinstance(event, BadInput)]
-
-
-def ends(events: list[Event]) -> dict[str, bool]:
-    return {event.partition: event.whole for event in events if isinstance(event, PartitionEnd)}
 
 
 class TestJsonl:
