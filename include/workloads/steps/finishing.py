@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from dataclasses import asdict
 
 from include.batches import bury as burying
@@ -44,22 +43,18 @@ def upsert(services: Services, ref: RunRef, part: str) -> None:
         version = versions.find(connection, plan.version)
         if version is None:
             raise NothingToDo("nothing was ever embedded for this index")
-        store.ensure(version.spec)
-        total: Counter[str] = Counter()
-        for number in range(first, last + 1):
-            report = upserting.upsert(
-                connection,
-                services.storage,
-                store,
-                run=ref,
-                version=plan.version,
-                space_id=plan.space_id,
-                dimensions=version.dimensions,
-                rows=f"{ref.uri}/rows/range-{number:02d}.parquet",
-                corpus=plan.corpus,
-            )
-            total.update({name: value for name, value in asdict(report).items() if isinstance(value, int)})
-        runs.record(connection, ref.run, f"upsert {part}", dict(total))
+        report = upserting.upsert(
+            connection,
+            services.storage,
+            store,
+            run=ref,
+            version=plan.version,
+            space_id=plan.space_id,
+            dimensions=version.dimensions,
+            rows=[f"{ref.uri}/rows/range-{number:02d}.parquet" for number in range(first, last + 1)],
+            corpus=plan.corpus,
+        )
+        runs.record(connection, ref.run, f"upsert {part}", asdict(report))
 
 
 def reconcile(services: Services, ref: RunRef) -> None:
@@ -87,11 +82,12 @@ def publish(services: Services, ref: RunRef) -> None:
             runs.finish(connection, ref.run, "succeeded")
             raise NothingToDo("nothing was ever embedded for this index")
         space = plan.space_of()
+        store = services.store(config.index.store, config.index.url)
         if plan.whole:
             verified = verifying.verify(
                 connection,
                 services.storage,
-                services.store(config.index.store, config.index.url),
+                store,
                 corpus=plan.corpus,
                 version=plan.version,
                 rows=rows_of(services, ref),
@@ -121,6 +117,7 @@ def publish(services: Services, ref: RunRef) -> None:
             whole=plan.whole,
         )
         runs.record(connection, ref.run, "publish", asdict(report))
+        store.compact(plan.version)
         runs.finish(connection, ref.run, "succeeded")
     log.info("Publish: %s", report.reason)
 
