@@ -37,7 +37,8 @@ class Space:
 
     `service` is the base URL's authority, or the `service` label in the connection's extra.
     `params` holds the parameters that change the answer (dimensions, input type, schema,
-    temperature), not those that don't (`encoding_format`, `user`, cache marks).
+    temperature), not those that don't (`encoding_format`, `user`, cache marks). `presend` is the
+    fingerprint of the hook that every input went through, "" without one.
     """
 
     protocol: str
@@ -45,16 +46,18 @@ class Space:
     endpoint: str
     model: str
     params: Mapping[str, JSON] = field(default_factory=dict)
+    presend: str = ""
 
     def describe(self) -> dict[str, JSON]:
-        """The space as JSON-ready data, in a fixed order."""
-        return {
+        """The space as JSON-ready data, in a fixed order; without a hook, as if there were none."""
+        told: dict[str, JSON] = {
             "protocol": self.protocol,
             "service": self.service,
             "endpoint": self.endpoint,
             "model": self.model,
             "params": dict(sorted(self.params.items())),
         }
+        return {**told, "presend": self.presend} if self.presend else told
 
     @property
     def id(self) -> str:

@@ -15,6 +15,7 @@ from include.corpora import tokens
 from include.corpora.chunking import Chunker, chunk_ids
 from include.corpora.config import CorpusConfig
 from include.corpora.documents import Incoming
+from include.corpora.presend import Presend
 from include.corpora.records import Document
 from include.corpora.rows import range_of
 from include.requests.keys import item_keys
@@ -23,24 +24,32 @@ from include.requests.keys import item_keys
 class ChunkRows:
     """The chunks of a batch of documents, gathered in columns."""
 
-    def __init__(self, config: CorpusConfig, space_id: str, ranges: int, chunker: Chunker) -> None:
+    def __init__(
+        self, config: CorpusConfig, space_id: str, ranges: int, chunker: Chunker, presend: Presend | None
+    ) -> None:
         self._config = config
         self._chunking = config.chunking.fingerprint
         self._space_id = space_id
         self._range_count = ranges
         self._chunker = chunker
+        self._presend = presend
         self._columns: dict[str, list[Any]] = {
             name: [] for name in RUN_ROW_SCHEMA.names if name not in ("key", "input", "tokens")
         }
         self._texts: list[str] = []
+        self._inputs: list[str] = []
         self._ranges: list[int] = []
         self._store: list[bool] = []
 
     def add(self, document: Document, head: str, version: Incoming, *, store: bool) -> int:
-        """Chunk one document; returns into how many chunks."""
+        """Chunk one document; returns into how many chunks.
+
+        Raises PresendFailed, before anything of it is taken, where the hook fails on a chunk.
+        """
         chunks = self._chunker.chunks(document.text)
         count = len(chunks)
         texts = [chunk.text for chunk in chunks]
+        inputs = texts if self._presend is None else self._presend.apply(texts)
         columns = self._columns
         columns["chunk_id"] += chunk_ids(self._config.corpus, document.id, self._chunking, texts)
         columns["document_id"] += [document.id] * count
@@ -54,29 +63,44 @@ class ChunkRows:
             for position, chunk in enumerate(chunks)
         ]
         self._texts += texts
+        self._inputs += inputs
         self._ranges += [range_of(document.id, self._range_count)] * count
         self._store += [store] * count
         return count
 
-    def table(self) -> tuple[pa.Table, npt.NDArray[np.int32], npt.NDArray[np.bool_]]:
-        """The rows, of RUN_ROW_SCHEMA, with each one's range and whether its chunk is stored."""
+    def table(self) -> tuple[pa.Table, npt.NDArray[np.int32], pa.Table]:
+        """The rows, of RUN_ROW_SCHEMA; each one's range, shape (rows,); the chunks to store.
+
+        What is stored is the source's text, whatever the index is to hold, so that a change of mind
+        needs no source.
+        """
+        as_sent = self._config.presend_text
         columns: dict[str, Any] = {
             **self._columns,
-            "text": self._texts,
-            "key": item_keys(self._space_id, self._texts),
-            "input": pa.nulls(len(self._texts), pa.string()),
-            "tokens": tokens.count(self._texts),
+            "text": self._inputs if as_sent else self._texts,
+            "key": item_keys(self._space_id, self._inputs),
+            "input": self._differing(),
+            "tokens": tokens.count(self._inputs),
         }
         arrays = [
             column if isinstance(column, pa.Array) else pa.array(column, field.type)
             for field in RUN_ROW_SCHEMA
             for column in (columns[field.name],)
         ]
-        return (
-            pa.Table.from_arrays(arrays, schema=RUN_ROW_SCHEMA),
-            np.array(self._ranges, dtype=np.int32),
-            np.array(self._store, dtype=np.bool_),
-        )
+        rows = pa.Table.from_arrays(arrays, schema=RUN_ROW_SCHEMA)
+        whole = rows
+        if as_sent:
+            place = rows.schema.get_field_index("text")
+            whole = rows.set_column(place, rows.schema.field(place), pa.array(self._texts, pa.string()))
+        stored = whole.filter(pa.array(self._store, pa.bool_()))
+        return rows, np.array(self._ranges, dtype=np.int32), stored
+
+    def _differing(self) -> pa.Array[Any]:
+        """The inputs that aren't their rows' texts, null elsewhere."""
+        if self._presend is None or self._config.presend_text:
+            return pa.nulls(len(self._texts), pa.string())
+        pairs = zip(self._inputs, self._texts, strict=True)
+        return pa.array([None if input == text else input for input, text in pairs], pa.string())
 
 
 def version_of(document: Document, head: str) -> Incoming:

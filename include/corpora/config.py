@@ -9,14 +9,17 @@ import hashlib
 import json
 import re
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import yaml
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
 from include.contracts import KEY_BYTES, PROJECT_ROOT, Metric, Space
-from include.corpora.source_config import SourceConfig, StrictModel
+from include.corpora.source_config import DOTTED_PATH, SourceConfig, StrictModel
 from include.errors import ConfigError
+
+if TYPE_CHECKING:
+    from include.corpora.presend import Presend
 
 SPLITTER = "semantic-text-splitter/0.33"
 """The splitter whose boundaries the stored chunks have. Raised by hand, with the library or with what
@@ -84,13 +87,38 @@ class CorpusConfig(StrictModel):
     chunking: ChunkingConfig = ChunkingConfig()
     embedding: EmbeddingConfig
     index: IndexConfig = IndexConfig()
+    presend: str | None = None
+    presend_text: bool = False
     budget: BudgetConfig = BudgetConfig()
     approval_above_usd: float | None = Field(default=None, ge=0)
     schedules: dict[Workload, str | None] = Field(default={})
     golden_set: str | None = None
 
+    @field_validator("presend")
+    @classmethod
+    def _is_a_path(cls, value: str | None) -> str | None:
+        if value is not None and not DOTTED_PATH.fullmatch(value):
+            raise ValueError("must be the dotted path of a callable, such as include.corpora.redact.emails")
+        return value
+
+    @model_validator(mode="after")
+    def _has_a_hook(self) -> CorpusConfig:
+        if self.presend_text and self.presend is None:
+            raise ValueError("presend_text is for a corpus with presend")
+        return self
+
+    def hook(self) -> Presend | None:
+        """The pre-send hook, loaded. Raises ConfigError where it can't be."""
+        from include.corpora.presend import Presend
+
+        return Presend(self.presend) if self.presend is not None else None
+
     def space(self, service: str) -> Space:
-        """The embedding space of this corpus on a service (the connection's label or authority)."""
+        """The embedding space of this corpus on a service (the connection's label or authority).
+
+        Loads the pre-send hook, where there is one.
+        """
+        hook = self.hook()
         dimensions = self.embedding.dimensions
         return Space(
             protocol=self.embedding.provider,
@@ -98,6 +126,7 @@ class CorpusConfig(StrictModel):
             endpoint=self.embedding.endpoint,
             model=self.embedding.model,
             params={} if dimensions is None else {"dimensions": dimensions},
+            presend="" if hook is None else hook.fingerprint,
         )
 
     @property
@@ -106,8 +135,10 @@ class CorpusConfig(StrictModel):
         return Metric(self.index.metric)
 
     def index_version(self, space_id: str) -> str:
-        """`{corpus}__{12 hex}`: another space, chunking or metric is another index."""
+        """`{corpus}__{12 hex}`: another space, chunking, metric or text is another index."""
         parts = {"space": space_id, "chunking": self.chunking.fingerprint, "metric": self.index.metric}
+        if self.presend_text:
+            parts["text"] = "as sent"
         return f"{self.corpus}__{_fingerprint(parts)[:12]}"
 
     def resolve(self, storage_root: str) -> CorpusConfig:

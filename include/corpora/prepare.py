@@ -18,7 +18,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from include.contracts import RunRef
@@ -26,7 +25,8 @@ from include.corpora.chunking import Chunker
 from include.corpora.columns import ChunkRows, content_hash, metadata_of, version_of
 from include.corpora.config import CorpusConfig
 from include.corpora.documents import Change, Incoming, Judgement, View, viewing
-from include.corpora.records import BadInput, Document, Reason
+from include.corpora.presend import PresendFailed
+from include.corpora.records import SKIPPED, BadInput, Document, Reason
 from include.corpora.rows import BadInputLog, DeletedRows, RangeRows, StoredChunks
 from include.corpora.sources import Event, PartitionEnd, Source
 from include.corpora.sql import Connect
@@ -123,6 +123,7 @@ class _Preparation:
         self._ranges = ranges
         self._view = view
         self._chunker = Chunker(config.chunking)
+        self._presend = config.hook()
         self._batch: dict[str, Document] = {}
         self._characters = 0
         self._unread: list[tuple[str, str]] = []
@@ -149,6 +150,7 @@ class _Preparation:
                         else:
                             self._end(event)
                     self._flush()
+                    self._protect()
             # The log is whole before this raises, the rows never will be.
             self._check_bad_share()
 
@@ -208,7 +210,7 @@ class _Preparation:
             if bad.document_id is not None and bad.reason is not Reason.DUPLICATE_ID:
                 self._unread.append((bad.document_id, bad.partition))
                 if len(self._unread) >= _BATCH_DOCUMENTS:
-                    self._flush()
+                    self._protect()
 
     def _end(self, end: PartitionEnd) -> None:
         self._flush()
@@ -227,35 +229,44 @@ class _Preparation:
 
     def _flush(self) -> None:
         """Compare, chunk, key and write the batch."""
-        if self._unread:
-            self._view.protect(self._unread)
-            self._unread = []
+        self._protect()
         documents, self._batch, self._characters = list(self._batch.values()), {}, 0
         if not documents:
             return
         heads = [metadata_of(document) for document in documents]
         versions = [version_of(document, head) for document, head in zip(documents, heads, strict=True)]
         judgements = self._view.judge(versions)
-        rows = ChunkRows(self._config, self._space_id, self._ranges, self._chunker)
+        rows = ChunkRows(self._config, self._space_id, self._ranges, self._chunker, self._presend)
         seen: list[tuple[Incoming, Judgement, int]] = []
         for document, head, version, judgement in zip(documents, heads, versions, judgements, strict=True):
             if judgement.change is Change.DUPLICATE:
                 self._duplicate(document)
                 continue
+            if judgement.change is not Change.STALE:
+                try:
+                    chunks = (
+                        0 if document.deleted else rows.add(document, head, version, store=judgement.store)
+                    )
+                except PresendFailed as failed:
+                    self._bad(_unsent(document, failed))
+                    continue
+                seen.append((version, judgement, chunks))
             self.documents += 1
             self.changes[judgement.change] += 1
-            if judgement.change is not Change.STALE:
-                chunks = 0 if document.deleted else rows.add(document, head, version, store=judgement.store)
-                seen.append((version, judgement, chunks))
         self._view.add(seen)
         self._write(rows)
 
+    def _protect(self) -> None:
+        """What is there and can't be used is not missing."""
+        if self._unread:
+            self._view.protect(self._unread)
+            self._unread = []
+
     def _write(self, rows: ChunkRows) -> None:
-        table, ranges, store = rows.table()
+        table, ranges, stored = rows.table()
         self.chunks += table.num_rows
         self.tokens += int(np.sum(table["tokens"].to_numpy()))
         self._rows.write(table, ranges)
-        stored = table.filter(pa.array(store))
         for partition in stored["partition"].unique():
             self._parts.write(str(partition.as_py()), stored.filter(pc.equal(stored["partition"], partition)))
         now = time.monotonic()
@@ -279,6 +290,18 @@ class _Preparation:
                 f"source.max_bad_share {allowed:g} allows ({dict(self.bad_input)}); mend them, see {where}, "
                 "or raise the share"
             )
+
+
+def _unsent(document: Document, failed: PresendFailed) -> BadInput:
+    return BadInput(
+        document.file,
+        document.line,
+        document.partition,
+        Reason.PRESEND_FAILED,
+        str(failed),
+        SKIPPED,
+        document.id,
+    )
 
 
 def _is_newer(one: Document, other: Document) -> bool:

@@ -45,6 +45,7 @@ class Reason(StrEnum):
     NULL_BYTES = "null_bytes"
     LONE_SURROGATES = "lone_surrogates"
     TOO_LONG = "too_long"
+    PRESEND_FAILED = "presend_failed"
     EMPTY_FILE = "empty_file"
     VANISHED_FILE = "vanished_file"
     UNREADABLE_FILE = "unreadable_file"

@@ -100,6 +100,7 @@ class Plan:
             endpoint=known["endpoint"],
             model=known["model"],
             params=known["params"],
+            presend=known.get("presend", ""),
         )
 
     def partitions(self) -> dict[str, bool]:

@@ -54,7 +54,16 @@ def resolve(services: Services, connection: Connection, config: CorpusConfig) ->
         )
     endpoint = services.endpoint(config.embedding.provider, config.embedding.connection)
     space = config.space(endpoint.service)
-    return Target(config, space, config.index_version(space.id), endpoint, disagreements)
+    version = config.index_version(space.id)
+    if live is not None and version != live.version:
+        text = (
+            f"what is sent (presend, or the connection's service) isn't what {live.version} was built with; "
+            f"this run fills {version}, and {live.version} stays live without its documents until that one "
+            "holds every partition: run all partitions"
+        )
+        log.warning("%s: %s", config.corpus, text)
+        disagreements = (*disagreements, text)
+    return Target(config, space, version, endpoint, disagreements)
 
 
 def _compare(wanted: CorpusConfig, live: CorpusConfig) -> tuple[str, ...]:
