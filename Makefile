@@ -57,6 +57,7 @@ format: $(DEV)
 COMPILE = $(UV) pip compile --quiet --universal --python-version 3.11 --no-header
 lock: $(UV)
 	$(COMPILE) requirements.in -o requirements.txt
+	$(COMPILE) requirements-extras.in -o requirements-extras.txt
 	$(COMPILE) requirements-dev.in -o requirements-dev.txt
 
 clean:

@@ -1,4 +1,4 @@
-"""Files that are a document each: Markdown, HTML, plain text, and what an optional parser reads."""
+"""Files that are a document each: Markdown, HTML, plain text, PDF and Office."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 import yaml
 
+from include.corpora import office
 from include.corpora.files import BOM, Files, SourceFile
 from include.corpora.headings import first_heading
 from include.corpora.html import decode, to_markdown
@@ -24,8 +25,14 @@ Parsed = tuple[dict[str, Any], str, str | None]
 
 
 def is_text(name: str) -> bool:
-    """Whether a folder's file is a document, by the end of its name without that of its compression."""
-    return _end(name) in _PARSERS
+    """Whether a folder's file is a document, by the end of its name without that of its compression.
+
+    Raises ConfigError where it's one that only a parser which isn't installed can read.
+    """
+    end = _end(name)
+    if end in office.ENDS:
+        office.check_installed(name)
+    return end in _PARSERS
 
 
 def read_text(files: Files, file: SourceFile, config: SourceConfig) -> Iterator[Found | Fault]:
@@ -80,6 +87,14 @@ def _html(data: bytes) -> Parsed:
     return {}, text, title
 
 
+def _office(end: str) -> Callable[[bytes], Parsed]:
+    def parse(data: bytes) -> Parsed:
+        text, title = office.to_markdown(data, end)
+        return {}, text, title or first_heading(text)
+
+    return parse
+
+
 def _end(name: str) -> str:
     return posixpath.splitext(name)[1].lower()
 
@@ -93,5 +108,6 @@ _PARSERS: dict[str, Callable[[bytes], Parsed]] = {
     ".html": _html,
     ".htm": _html,
     ".xhtml": _html,
+    **{end: _office(end) for end in office.ENDS},
 }
 """How each kind of file is read. Raises UnicodeDecodeError, or Refused."""
