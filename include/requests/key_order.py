@@ -24,8 +24,8 @@ ItemColumns = tuple[list[bytes], list[str], list[int]]
 """Some items in key order: keys, inputs, token counts; lists of one length."""
 
 _HELD_BYTES = 128 << 20
-_RUN_BYTES = 16 << 20
-_BUCKET_BYTES = 24 << 20
+_RUN_BYTES = 8 << 20
+_BUCKET_BYTES = 16 << 20
 _MOST_BUCKETS = 512
 _SAMPLE_ROWS = 4096
 _STREAM_ROWS = 256
