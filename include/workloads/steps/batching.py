@@ -18,7 +18,16 @@ from include.ledger.connect import Connection
 from include.reference import limits_for, price_for
 from include.workloads.plan import Plan
 from include.workloads.services import Endpoint, Services
-from include.workloads.steps.shared import FIRST, SECOND, listed, parts, rows_of, shards_of, working_plan
+from include.workloads.steps.shared import (
+    FIRST,
+    SECOND,
+    endpoint_of,
+    listed,
+    parts,
+    rows_of,
+    shards_of,
+    working_plan,
+)
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +36,7 @@ def pack(services: Services, ref: RunRef) -> list[str]:
     """Register the shards of what has no result and isn't in flight; returns the parts to map over."""
     plan = working_plan(services, ref)
     space, config = plan.space_of(), plan.corpus_config()
-    endpoint = services.endpoint(config.embedding.provider, config.embedding.connection)
+    endpoint = endpoint_of(services, plan)
     with services.ledger() as connection:
         report = packing.pack(
             connection,
@@ -51,8 +60,8 @@ def pack(services: Services, ref: RunRef) -> list[str]:
 def pack_retry(services: Services, ref: RunRef) -> list[str]:
     """Pack the run's retryable and invalid items together, for their second attempt."""
     plan = working_plan(services, ref)
-    space, config = plan.space_of(), plan.corpus_config()
-    endpoint = services.endpoint(config.embedding.provider, config.embedding.connection)
+    space = plan.space_of()
+    endpoint = endpoint_of(services, plan)
     with services.ledger() as connection:
         report = retrying.pack_retry(
             connection,
@@ -75,8 +84,7 @@ def pack_retry(services: Services, ref: RunRef) -> list[str]:
 def submit(services: Services, ref: RunRef, part: str) -> dict[str, Any] | None:
     """Submit the part's shards, each once. Returns why and how long to wait, or None when all are in."""
     plan = Plan.load(services.storage, ref.uri)
-    config = plan.corpus_config()
-    endpoint = services.endpoint(config.embedding.provider, config.embedding.connection)
+    endpoint = endpoint_of(services, plan)
     waiting: submitting.Waiting | None = None
     with services.ledger() as connection:
         entries = shards_of(connection, ref, plan, part)
@@ -119,7 +127,7 @@ def watch(services: Services, ref: RunRef, part: str) -> dict[str, Any] | None:
     """
     plan = Plan.load(services.storage, ref.uri)
     config = plan.corpus_config()
-    endpoint = services.endpoint(config.embedding.provider, config.embedding.connection)
+    endpoint = endpoint_of(services, plan)
     pending: list[str] = []
     seconds: float | None = None
     with services.ledger() as connection:
@@ -166,8 +174,8 @@ def _cancel_overdue(
 def land(services: Services, ref: RunRef, part: str) -> None:
     """Judge every line of the part's batches, and store what was paid for."""
     plan = Plan.load(services.storage, ref.uri)
-    space, config = plan.space_of(), plan.corpus_config()
-    endpoint = services.endpoint(config.embedding.provider, config.embedding.connection)
+    space = plan.space_of()
+    endpoint = endpoint_of(services, plan)
     with services.ledger() as connection:
         for entry in shards_of(connection, ref, plan, part):
             report = landing.land(

@@ -19,7 +19,7 @@ from include.ledger.connect import Connection
 from include.reference import price_for
 from include.workloads.plan import Plan, Request
 from include.workloads.services import Services
-from include.workloads.steps.shared import RANGES, rows_of, upsert_parts, working_plan
+from include.workloads.steps.shared import RANGES, endpoint_of, rows_of, upsert_parts, working_plan
 from include.workloads.targets import resolve
 
 log = logging.getLogger(__name__)
@@ -183,7 +183,7 @@ def probe(services: Services, ref: RunRef) -> None:
 
 def _prove(services: Services, connection: Connection, plan: Plan) -> spaces.Proof | None:
     space, config = plan.space_of(), plan.corpus_config()
-    endpoint = services.endpoint(config.embedding.provider, config.embedding.connection)
+    endpoint = endpoint_of(services, plan)
     outcome = endpoint.provider.probe(space, PROBE_TEXT)
     if outcome.cls is not OutcomeClass.SUCCEEDED:
         raise ProviderRefused(

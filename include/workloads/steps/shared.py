@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from include.batches import shards
 from include.contracts import RunRef
+from include.errors import ConfigError
 from include.ledger.connect import Connection
 from include.workloads.plan import Plan
-from include.workloads.services import Services
+from include.workloads.services import Endpoint, Services
 
 MAX_PARTS = 1000
 """A mapped group may not be larger than Airflow's `max_map_length`, 1,024 by default."""
@@ -33,6 +34,22 @@ def working_plan(services: Services, ref: RunRef) -> Plan:
     if plan.request.dry_run:
         raise NothingToDo("this is a dry run: it ends after the estimate")
     return plan
+
+
+def endpoint_of(services: Services, plan: Plan) -> Endpoint:
+    """The provider that this run was planned for.
+
+    Raises ConfigError where the connection points to another service by now: what that one answers
+    would be kept as the first one's.
+    """
+    embedding = plan.corpus_config().embedding
+    endpoint = services.endpoint(embedding.provider, embedding.connection)
+    if endpoint.service != plan.space["service"]:
+        raise ConfigError(
+            f"connection {embedding.connection!r} points to service {endpoint.service!r}, and this run was "
+            f"planned for {plan.space['service']!r}: point it back and clear this task, or start a new run"
+        )
+    return endpoint
 
 
 def parts(count: int, word: str) -> list[str]:
