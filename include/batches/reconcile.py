@@ -67,7 +67,8 @@ def reconcile(
             )
             raise ReconcileError(
                 f"run {run.run!r}: {plan.missing:,} of {plan.items:,} items are neither reused, nor"
-                f" succeeded, nor dead-lettered; first: {named}. Clear the failed tasks of this run to"
-                " finish them; what is paid for is not sent again"
+                f" succeeded, nor dead-lettered; first: {named}. Clear the first failed task of this"
+                " run with everything downstream, or `pack_retry` where none failed; what is paid for is"
+                " not sent again"
             )
     return Accounts(plan.items, plan.reused, plan.own, plan.blocked)

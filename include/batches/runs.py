@@ -78,6 +78,15 @@ def record_estimate(connection: Connection, run: str, usd: float) -> None:
     )
 
 
+def reopen(connection: Connection, run: str) -> None:
+    """A run that had ended works again; one that was cancelled stays so until `prepare` is cleared."""
+    connection.execute(
+        "update runs set state = 'running', finished_at = null"
+        " where run = %s and state in ('succeeded', 'failed')",
+        (run,),
+    )
+
+
 def finish(connection: Connection, run: str, state: EndState) -> None:
     """Record how the run ended."""
     _one(

@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
+import psycopg
+
 from include.ledger import clock, locks
 from include.ledger.connect import Connection
 
@@ -208,16 +210,20 @@ class View:
         """The run has read this partition of a snapshot whole: what it lacks is gone from it."""
         self._closed.append(partition)
 
-    def merge(self, deleted: Callable[[list[str]], None]) -> int:
+    def merge(self, deleted: Callable[[list[str]], None], *, keep: bool = True) -> int:
         """Write the view to the table, and mark what is missing from closed partitions as deleted.
 
         `deleted` is called with the ids of every document that this run has deleted, in lists,
-        before the transaction ends; returns how many there are.
+        before the transaction ends; returns how many there are. Without `keep` the table stays as it
+        was: a run that indexes nothing must not make what others are indexing an older truth.
         """
         values = {**self._values, "now": clock.now(self._connection)}
         count = 0
         self._connection.execute("analyze seen_documents")
-        with locks.held(self._connection, f"documents/{values['corpus']}"), self._connection.transaction():
+        with (
+            locks.held(self._connection, f"documents/{values['corpus']}"),
+            self._connection.transaction() as transaction,
+        ):
             self._connection.execute(_MERGE, values)
             self._connection.execute(_DELETE_MISSING, values)
             with self._connection.cursor(name="deleted_documents") as cursor:
@@ -229,6 +235,8 @@ class View:
                 while rows := cursor.fetchmany(_DELETED_BATCH):
                     deleted([row["document_id"] for row in rows])
                     count += len(rows)
+            if not keep:
+                raise psycopg.Rollback(transaction)
         return count
 
 

@@ -81,6 +81,7 @@ def prepare(
     limit: int | None = None,
     ranges: int = 16,
     sql: Connect | None = None,
+    dry_run: bool = False,
 ) -> PrepareReport:
     """Write `rows/range-NN.parquet`, `rows/deleted.parquet` and `bad_input.jsonl` of a run, the chunk
     parts of what changed, and the document table.
@@ -89,7 +90,8 @@ def prepare(
     means all. `limit` stops after so many documents;
     `sample` takes so many, spread over the corpus by the hash of their ids, always the same ones,
     and holds them in memory. Raises StorageError where the source has no files, TooMuchBadInput
-    where more of it is unusable than the corpus allows.
+    where more of it is unusable than the corpus allows. A `dry_run` counts the same and leaves the
+    document table as it was.
     """
     source = Source(config.source, sql)
     if partitions is None and source.is_empty:
@@ -104,7 +106,7 @@ def prepare(
         work.partial = sample is not None or limit is not None
         work.read(events)
         with DeletedRows(storage, run, ranges) as gone:
-            work.changes[Change.DELETED] = view.merge(gone.write)
+            work.changes[Change.DELETED] = view.merge(gone.write, keep=not dry_run)
     report = work.report()
     log.info("prepared %s: %s", run.run, report)
     return report

@@ -48,12 +48,14 @@ def publish(
     covered: Iterable[str],
     whole: bool,
     known: Iterable[str] = (),
+    unaccounted: int = 0,
 ) -> PublishReport:
     """Record the partitions that a run loaded whole, and go live where that completes the version.
 
     `covered` are the partitions this run read whole; `known` are those its source has, beside those
-    that hold documents already. `whole` is False for a run with a sample or a limit, which covers
-    and publishes nothing. Idempotent. Raises PublishRefused for a version that is retired.
+    that hold documents already. `unaccounted` is verify's count of chunks that are missing without a
+    dead letter: others are still loading them. `whole` is False for a run with a sample or a limit,
+    which covers and publishes nothing. Idempotent. Raises PublishRefused for a version that is retired.
     """
     if not whole:
         return PublishReport(
@@ -75,6 +77,12 @@ def publish(
                 f"{version} holds {len(wanted) - len(missing)} of {len(wanted)} partitions; "
                 f"still to be loaded: {', '.join(missing[:5])}{', …' if len(missing) > 5 else ''}",
                 tuple(missing),
+            )
+        if unaccounted:
+            return PublishReport(
+                "incomplete",
+                f"{version} still lacks {unaccounted:,} chunks of documents that changed since they were "
+                "read, or that another run is loading: the next whole run publishes it",
             )
         stamped = replace(pointer, index=version, published_at=clock.now(connection).to_iso8601_string())
         if not versions.announce(connection, version, stamped.as_json()):

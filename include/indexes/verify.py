@@ -53,6 +53,7 @@ class VerifyReport:
     waiting: int = 0
     removed: int = 0
     unjudged: int = 0
+    unaccounted: int = 0
 
 
 def verify(
@@ -95,13 +96,14 @@ def verify(
             removed = _remove(sets, store, version)
             lost = _lost(sets, store, version)
         waiting = sets.number("select count(*) from missing")
+        unaccounted = _unaccounted(connection, sets, made) if waiting else 0
     log.info("%s: %d held, %d expected, %d removed, %d waiting", version, held, expected, removed, waiting)
     if lost:
         raise PublishRefused(
             f"index version {version} lacks {len(lost)} chunks whose results are there, first {lost[0]}: run "
             "`upsert` again, which costs nothing"
         )
-    return VerifyReport(held - removed, expected, waiting, removed, unjudged)
+    return VerifyReport(held - removed, expected, waiting, removed, unjudged, unaccounted)
 
 
 def _documents(connection: Connection, corpus: str) -> Iterator[pa.Table]:
@@ -219,6 +221,19 @@ def _find_keys(
         "select distinct document_id from missing anti join"
         " (select chunk_id from wanted semi join blocked using (key)) using (chunk_id)",
     )
+
+
+def _unaccounted(connection: Connection, sets: KeySets, made: IndexVersion) -> int:
+    """Missing chunks of documents that no dead letter speaks for."""
+    letters = connection.execute(
+        "select distinct document_id from dead_letters"
+        " where corpus = %s and space = %s and state <> 'resolved'",
+        (made.corpus, made.space),
+    )
+    names = pa.array([row["document_id"] for row in letters], pa.string())
+    schema = pa.schema([pa.field("document_id", pa.string())])
+    sets.load("lettered", schema, iter([pa.table([names], schema=schema)]))
+    return sets.number("select count(*) from missing anti join lettered using (document_id)")
 
 
 def _remove(sets: KeySets, store: VectorStore, version: str) -> int:

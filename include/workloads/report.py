@@ -168,6 +168,12 @@ def gather(
     moved = [name for name in models if proven and name != proven]
     if moved:
         notes.append(f"the service answered as {', '.join(moved)}, and as {proven} when it was probed")
+    lacking = int(merged(counts, "verify", "unaccounted"))
+    if lacking:
+        notes.append(
+            f"the index lacks {lacking:,} chunks that no dead letter explains: another run is loading them, "
+            "or the index was lost; a run of all partitions refills it without a request"
+        )
     published = str(merged(counts, "publish", "reason", ""))
     if not landed and price is None and merged(counts, "pack", "sent"):
         notes.append("no price is known for this model; see include/config/prices.yaml")

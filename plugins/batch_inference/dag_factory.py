@@ -134,6 +134,9 @@ def build(workload: str, config: CorpusConfig, doc_md: str) -> DAG:
         tags=[workload, corpus],
         default_args={
             "retries": 3,
+            # What ends a wait goes first: submits that wait for room would starve the landing that
+            # makes it.
+            "weight_rule": "upstream",
             "retry_delay": timedelta(
                 seconds=conf.getfloat("batch_inference", "retry_seconds", fallback=Settings.retry_seconds)
             ),

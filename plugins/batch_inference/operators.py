@@ -69,7 +69,9 @@ class StepOperator(BaseOperator):
             if self.step == "prepare":
                 return steps.prepare(services(), ref, request(context))
             arguments = () if self.part is None else (self.part,)
-            return getattr(steps, self.step)(services(), ref, *arguments)
+            result = getattr(steps, self.step)(services(), ref, *arguments)
+            # XCom carries labels and waits; a report is for storage and the log.
+            return result if isinstance(result, (list, dict)) else None
         except steps.NothingToDo as reason:
             raise AirflowSkipException(str(reason)) from None
         except Exception as error:

@@ -83,6 +83,7 @@ def publish(services: Services, ref: RunRef) -> None:
             raise NothingToDo("nothing was ever embedded for this index")
         space = plan.space_of()
         store = services.store(config.index.store, config.index.url)
+        unaccounted = 0
         if plan.whole:
             verified = verifying.verify(
                 connection,
@@ -93,6 +94,7 @@ def publish(services: Services, ref: RunRef) -> None:
                 rows=rows_of(services, ref),
             )
             runs.record(connection, ref.run, "verify", asdict(verified))
+            unaccounted = verified.unaccounted
         report = publishing.publish(
             connection,
             services.storage,
@@ -115,6 +117,7 @@ def publish(services: Services, ref: RunRef) -> None:
             covered=[name for name, whole in plan.partitions().items() if whole],
             known=list(plan.partitions()),
             whole=plan.whole,
+            unaccounted=unaccounted,
         )
         runs.record(connection, ref.run, "publish", asdict(report))
         store.compact(plan.version)
@@ -122,6 +125,6 @@ def publish(services: Services, ref: RunRef) -> None:
     log.info("Publish: %s", report.reason)
 
 
-def report(services: Services, ref: RunRef) -> None:
+def report(services: Services, ref: RunRef) -> reporting.Report | None:
     """Write the run's report, whatever happened before."""
-    reporting.finish(services, ref)
+    return reporting.finish(services, ref)

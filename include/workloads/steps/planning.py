@@ -12,7 +12,7 @@ from include.batches import runs, spaces
 from include.contracts import JSON, OutcomeClass, RunRef, Usage
 from include.corpora import prepare as preparing
 from include.corpora.config import CorpusConfig, load_all
-from include.errors import BudgetExceeded, ConfigError, ProviderRefused
+from include.errors import BudgetExceeded, ConfigError, ProviderRefused, ProviderUnavailable
 from include.indexes import versions
 from include.ledger import clock
 from include.ledger.connect import Connection
@@ -56,6 +56,7 @@ def prepare(services: Services, ref: RunRef, request: Request) -> list[str]:
             sample=request.sample,
             limit=request.limit,
             ranges=RANGES,
+            dry_run=request.dry_run,
             sql=services.sql,
         )
         counts = asdict(report)
@@ -149,15 +150,18 @@ def approval_question(services: Services, ref: RunRef) -> str | None:
 def probe(services: Services, ref: RunRef) -> None:
     """One real-time call that proves credentials, model and dimensions, before anything is sent.
 
-    Then the index is made, or checked: its dimensions and metric must fit. Where nothing is to be
-    sent there is nothing to prove, and the call is left out where the space was proven lately.
+    Then the index is made, or checked: its dimensions and metric must fit. The call is left out where
+    nothing is to be sent or the space was proven lately, unless the model's width isn't known yet.
     """
     plan = working_plan(services, ref)
     space, config = plan.space_of(), plan.corpus_config()
     with services.ledger() as connection:
         proof = spaces.proof(connection, space.id)
         to_send = runs.get(connection, ref.run).counts.get("estimate", {}).get("to_send")
-        call = bool(to_send) and (proof is None or _hours_since(connection, proof.proven_at) > PROOF_HOURS)
+        unknown = config.embedding.dimensions is None and proof is None and _items(connection, ref) > 0
+        call = unknown or (
+            bool(to_send) and (proof is None or _hours_since(connection, proof.proven_at) > PROOF_HOURS)
+        )
         if call:
             proof = _prove(services, connection, plan)
         dimensions = config.embedding.dimensions or (proof.dimensions if proof else None)
@@ -185,6 +189,10 @@ def _prove(services: Services, connection: Connection, plan: Plan) -> spaces.Pro
     space, config = plan.space_of(), plan.corpus_config()
     endpoint = endpoint_of(services, plan)
     outcome = endpoint.provider.probe(space, PROBE_TEXT)
+    if outcome.cls is OutcomeClass.RETRYABLE:
+        raise ProviderUnavailable(
+            f"the probe of {space.model} failed for now: {outcome.code} {outcome.message}"
+        )
     if outcome.cls is not OutcomeClass.SUCCEEDED:
         raise ProviderRefused(
             f"the probe of {space.model} at {space.service} failed: {outcome.code} {outcome.message}; "
@@ -216,3 +224,7 @@ def load_config(services: Services, corpus: str) -> CorpusConfig:
 
 def _hours_since(connection: Connection, moment: pendulum.DateTime) -> float:
     return (clock.now(connection) - moment).total_seconds() / 3600.0
+
+
+def _items(connection: Connection, ref: RunRef) -> int:
+    return int(runs.get(connection, ref.run).counts.get("estimate", {}).get("items", 0))  # type: ignore[arg-type]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from include.batches import shards
+from include.batches import runs, shards
 from include.contracts import RunRef
 from include.errors import ConfigError
 from include.ledger.connect import Connection
@@ -29,10 +29,15 @@ def rows_of(services: Services, ref: RunRef) -> list[str]:
 
 
 def working_plan(services: Services, ref: RunRef) -> Plan:
-    """The plan of a run that spends. Raises NothingToDo in a dry run."""
+    """The plan of a run that spends. Raises NothingToDo in a dry run.
+
+    A step that was cleared takes its run up again: until the run ends anew it counts as working.
+    """
     plan = Plan.load(services.storage, ref.uri)
     if plan.request.dry_run:
         raise NothingToDo("this is a dry run: it ends after the estimate")
+    with services.ledger() as connection:
+        runs.reopen(connection, ref.run)
     return plan
 
 
