@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from include.batches import claims, submissions
 from include.batches.submissions import CREATING, PLANNED, RUNNING, SubmissionRow
-from include.batches.submit import check_account, find
+from include.batches.submit import check_account, find, is_elsewhere
 from include.contracts import BatchProvider
 from include.errors import ProviderError
 from include.ledger.connect import Connection
@@ -24,9 +24,9 @@ log = logging.getLogger(__name__)
 class Cancelled:
     """What became of a run's submissions, by id.
 
-    `cancelled` were told to stop, `voided` were never sent, `kept` are wanted by another run,
-    `unknown` couldn't be decided (the create was not answered, or the provider not reached): cancel
-    again later. What had ended before is in none of them.
+    `cancelled` were told to stop, `voided` were never sent, `kept` are wanted by another run or are
+    another run's at another account, `unknown` couldn't be decided (the create was not answered, or
+    the provider not reached): cancel again later. What had ended before is in none of them.
     """
 
     cancelled: tuple[str, ...] = ()
@@ -47,11 +47,8 @@ def cancel_run(connection: Connection, provider: BatchProvider, run: str) -> Can
             continue
         with held(connection, f"shard/{listed.shard}"):
             row = submissions.by_id(connection, listed.id)
-            fate = (
-                "kept"
-                if claims.wanted_by_others(connection, row, run)
-                else _cancel(connection, provider, row)
-            )
+            kept = claims.wanted_by_others(connection, row, run) or is_elsewhere(row, provider, run)
+            fate = "kept" if kept else _cancel(connection, provider, row)
         if fate:
             done[fate].append(row.id)
     result = Cancelled(**{fate: tuple(ids) for fate, ids in done.items()})

@@ -9,6 +9,8 @@ Rules that must not be relaxed:
   completed and found nothing, over a grace period, make the attempt void. A look-up that failed
   decides nothing.
 - An attempt that is void is never sent: its shard gets a new attempt, with a file of its own.
+- What another run planned for another account is that run's to send, watch and land: who joined it
+  waits for its answers.
 A refusal of the whole create is a fault of the set-up, not of an item: it raises, the attempt is
 void, and its items are free for the next pack.
 """
@@ -24,11 +26,11 @@ from functools import partial
 
 import pendulum
 
-from include.batches import admission, claims, shards, submissions
+from include.batches import admission, claims, runs, shards, submissions
 from include.batches.admission import Want
 from include.batches.reclaim import reclaim
 from include.batches.shard_files import requests_path
-from include.batches.submissions import CREATING, PLANNED, VOID, SubmissionRow
+from include.batches.submissions import CREATING, LANDED, PLANNED, VOID, SubmissionRow
 from include.contracts import BatchProvider, BatchState, BatchStatus, Limits, Price, Shard
 from include.errors import (
     AccountError,
@@ -106,8 +108,9 @@ def submit(
 
     Idempotent, and safe to kill at any point. `run` is the run that asks, and pays if it submits.
     An attempt that is void is followed to the next one, or to a new one while its items are free
-    (LedgerError where they aren't: `pack` again). Raises AccountError (mend, then run the step
-    again), ProviderRefused (a fault of the set-up), BudgetExceeded (its claims are released).
+    (LedgerError where they aren't: `pack` again). What another run has at another account is waited
+    for until it landed. Raises AccountError (mend, then run the step again), ProviderRefused (a fault
+    of the set-up), BudgetExceeded (its claims are released).
     """
     shard = shards.get(connection, shard_id)
     want = admission.want_of(shard, price, output_tokens_per_line, provider.account)
@@ -117,7 +120,12 @@ def submit(
         if row is None:
             raise LedgerError(f"attempt {attempt} at shard {shard_id} was never planned; run `pack` first")
         while True:
-            if row.state == VOID:
+            if row.state != LANDED and is_elsewhere(row, provider, run):
+                found = _elsewhere(task, row)
+                if isinstance(found, Waiting):
+                    return found
+                row = found
+            elif row.state == VOID:
                 # A new attempt that could only be refused would be one more void row.
                 admission.check_budget(connection, row, want, run)
                 next_one = partial(renew, connection, row, shard, run=run, reason=row.reason)
@@ -171,6 +179,11 @@ def renew(
     return submissions.by_id(connection, id)
 
 
+def is_elsewhere(row: SubmissionRow, provider: BatchProvider, run: str) -> bool:
+    """Whether a submission is another run's, at an account that this connection can't see."""
+    return row.run != run and row.account != provider.account
+
+
 def check_account(row: SubmissionRow, provider: BatchProvider) -> None:
     """Raise AccountError where the connection now points to another account than the batch's."""
     if row.account != provider.account:
@@ -181,11 +194,40 @@ def check_account(row: SubmissionRow, provider: BatchProvider) -> None:
         )
 
 
+def _elsewhere(task: _Task, row: SubmissionRow) -> SubmissionRow | Waiting:
+    """Another run's submission at another account: its next attempt where it is void, else wait.
+
+    Raises LedgerError where nobody will send it any more: its items are free, for `pack` to divide.
+    """
+    following = submissions.get(task.connection, row.shard, row.attempt + 1)
+    if row.state == VOID and following is not None:
+        return following
+    owner = runs.get(task.connection, row.run)
+    if row.state == PLANNED and owner.state != "running":
+        reason = f"run {row.run} is {owner.state}, and its account {row.account} isn't this connection's"
+        row = submissions.void(task.connection, row, reason, from_states=(PLANNED,)) or submissions.by_id(
+            task.connection, row.id
+        )
+    if row.state == VOID:
+        raise LedgerError(
+            f"attempt {row.attempt} at shard {row.shard} was joined from run {row.run} at account"
+            f" {row.account}, and will never be sent there ({row.reason}); clear the task `pack` of this"
+            " run, which sends what it needs from its own account"
+        )
+    then = (
+        "" if owner.state == "running" else f", which is {owner.state}: clear its failed tasks to land them"
+    )
+    return Waiting(
+        f"its items are in flight at account {row.account} for run {row.run}{then}",
+        task.settings.admission_seconds,
+    )
+
+
 # --------------------------------------------------------------------------- from planned
 
 
 def _at_home(task: _Task, row: SubmissionRow) -> SubmissionRow:
-    """Nothing of a planned submission exists but perhaps a file: it follows the connection's account."""
+    """Nothing of a planned submission exists but perhaps a file: it follows its run's connection."""
     if row.account == task.provider.account:
         return row
     return submissions.rehome(task.connection, row, task.provider.account)

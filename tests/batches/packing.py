@@ -99,7 +99,7 @@ class Bench:
             limits,
             run=self.run,
             rows=self.rows,
-            account=ACCOUNT,
+            account=self.provider.account,
             deployment="test",
             **options,
         )
@@ -114,7 +114,7 @@ class Bench:
             limits,
             run=self.run,
             rows=self.rows,
-            account=ACCOUNT,
+            account=self.provider.account,
             deployment="test",
             **options,
         )
