@@ -224,16 +224,21 @@ def _find_keys(
 
 
 def _unaccounted(connection: Connection, sets: KeySets, made: IndexVersion) -> int:
-    """Missing chunks of documents that no dead letter speaks for."""
+    """Missing chunks that no dead letter speaks for, by their key where it is known, else by their
+    document. (A letter names the first document of its key only.)"""
     letters = connection.execute(
-        "select distinct document_id from dead_letters"
+        "select distinct key, document_id from dead_letters"
         " where corpus = %s and space = %s and state <> 'resolved'",
         (made.corpus, made.space),
-    )
+    ).fetchall()
+    sets.keys("lettered_keys", pa.array([bytes.fromhex(row["key"]) for row in letters], pa.binary(16)))
     names = pa.array([row["document_id"] for row in letters], pa.string())
     schema = pa.schema([pa.field("document_id", pa.string())])
     sets.load("lettered", schema, iter([pa.table([names], schema=schema)]))
-    return sets.number("select count(*) from missing anti join lettered using (document_id)")
+    return sets.number(
+        "select count(*) from missing anti join lettered using (document_id)"
+        " anti join (select chunk_id from wanted semi join lettered_keys using (key)) using (chunk_id)"
+    )
 
 
 def _remove(sets: KeySets, store: VectorStore, version: str) -> int:
