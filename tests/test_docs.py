@@ -212,6 +212,7 @@ class TestWhatIsShownRuns:
             endpoint="/v1/embeddings",
             connection="openai_default",
             run="",
+            params={"dimensions": width},
         )
         write_pointer(storage, "docs", pointer)
         (code,) = (text for page, text in blocks("python") if page == "docs/reading.md")
