@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import logging
 
-from include.batches import submissions
+from include.batches import shards, submissions
+from include.batches.shards import ListedShard
 from include.batches.submissions import PLANNED, SubmissionRow
 from include.contracts import BatchProvider
 from include.errors import ProviderError
@@ -37,6 +38,23 @@ def release(connection: Connection, provider: BatchProvider, run: str, reason: s
             released += 1
             delete_file(provider, claim)
     return released
+
+
+def drop(connection: Connection, entry: ListedShard, reason: str) -> bool:
+    """Take off a run's list what it doesn't want and nobody sent, void where no other run wants it.
+
+    False, and nothing done, where it was sent meanwhile: it stays listed, to be landed.
+    """
+    with connection.transaction():
+        row = submissions.get(connection, entry.shard.id, entry.attempt)
+        if row is None:
+            return False
+        wanted = wanted_by_others(connection, row, entry.run)
+        if not wanted and submissions.void(connection, row, reason, from_states=(PLANNED,)) is None:
+            return False
+        shards.unlist(connection, entry)
+    log.info("Shard %s is off the list of run %s: %s", entry.shard.id, entry.run, reason)
+    return True
 
 
 def delete_file(provider: BatchProvider, row: SubmissionRow) -> None:

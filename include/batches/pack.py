@@ -15,7 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from include.batches import dead_letters, failures, runs, shards, spaces, submissions
+from include.batches import claims, dead_letters, failures, runs, shards, spaces, submissions
 from include.batches.shard_files import ShardLimits, ShardWriter, keys_path
 from include.contracts import BatchProvider, Limits, RunRef, Shard, Space
 from include.errors import LedgerError, StorageError
@@ -57,11 +57,12 @@ class PackReport:
 @dataclass(frozen=True, slots=True)
 class _Seen:
     """What the ledger and the storage held when the keys were divided. `listed` is what of the
-    run's list still stands, `void` the rest; `live` maps the key file of a shard in flight elsewhere
-    to (shard, attempt)."""
+    run's list still stands, `planned` what of that nobody sent yet, `void` the rest; `live` maps the
+    key file of a shard in flight elsewhere to (shard, attempt)."""
 
     epoch: int
     listed: list[shards.ListedShard]
+    planned: list[shards.ListedShard]
     void: list[shards.ListedShard]
     live: dict[str, tuple[str, int]]
     sources: Sources
@@ -89,7 +90,8 @@ def pack(
 
     `rows` are Parquet files of `RUN_ROW_SCHEMA`, relative to the storage root. `structured` says
     that their inputs are JSON objects, not text. `only` restricts them to these keys. Running it
-    again for the same run finds the run's own list; what the rows want beyond it is added.
+    again for the same run finds the run's own list; what the rows want beyond it is added, and what
+    holds none of their items and wasn't sent yet is taken off it.
     Raises LedgerError for an unknown run, or where others registered in this space without end.
     """
     spaces.ensure(connection, space)
@@ -114,6 +116,9 @@ def pack(
             plan = planned.plan
             writer = ShardWriter(storage, provider, space, target, structured=structured)
             writer.write(planned.missing_items(), _progress(plan.missing))
+        for entry in seen.planned:
+            if not plan.listed.get(keys_path(entry.shard.id)):
+                claims.drop(connection, entry, f"run {run.run} doesn't want its items any more")
         joined = [seen.live[path] for path in plan.joined]
         if (writer.shards or joined or seen.void) and not shards.register(
             connection,
@@ -219,7 +224,7 @@ def _look(
 ) -> _Seen:
     """Read the epoch, then what is in flight, then the results. The order matters."""
     epoch = spaces.epoch(connection, space.id)
-    listed, void = _standing(connection, shards.of_run(connection, run.run, round))
+    listed, planned, void = _standing(connection, shards.of_run(connection, run.run, round))
     own = {entry.shard.id for entry in listed}
     live = {
         keys_path(row.shard): (row.shard, row.attempt)
@@ -232,6 +237,7 @@ def _look(
     return _Seen(
         epoch=epoch,
         listed=listed,
+        planned=planned,
         void=void,
         live=live,
         sources=Sources(
@@ -257,15 +263,19 @@ def answers(connection: Connection, storage: Storage, space_id: str, run: RunRef
 
 def _standing(
     connection: Connection, listed: Sequence[shards.ListedShard]
-) -> tuple[list[shards.ListedShard], list[shards.ListedShard]]:
-    """A list's entries that stand, and those whose attempt is void: nothing was paid for these, and
-    since then others may have sent their items."""
+) -> tuple[list[shards.ListedShard], list[shards.ListedShard], list[shards.ListedShard]]:
+    """A list's entries that stand, those of them that nobody sent yet, and those whose attempt is void:
+    nothing was paid for these, and since then others may have sent their items."""
     standing: list[shards.ListedShard] = []
+    planned: list[shards.ListedShard] = []
     void: list[shards.ListedShard] = []
     for entry in listed:
         row = submissions.get(connection, entry.shard.id, entry.attempt)
-        (void if row is not None and row.state == submissions.VOID else standing).append(entry)
-    return standing, void
+        state = row.state if row is not None else ""
+        (void if state == submissions.VOID else standing).append(entry)
+        if state == submissions.PLANNED:
+            planned.append(entry)
+    return standing, planned, void
 
 
 def _key_files(connection: Connection, storage: Storage, listed: Sequence[shards.ListedShard]) -> list[str]:

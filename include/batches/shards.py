@@ -61,10 +61,7 @@ def register(
         ).fetchone()
         assert row is not None
         for entry in void:
-            connection.execute(
-                "delete from run_shards where run = %s and round = %s and shard = %s",
-                (run, round, entry.shard.id),
-            )
+            unlist(connection, entry)
         entries: list[tuple[str, int, bool]] = [(shard, attempt, True) for shard, attempt in joined]
         for shard in new:
             attempt = _insert(connection, shard)
@@ -120,6 +117,14 @@ def lists(connection: Connection, shard_id: str) -> list[ListedShard]:
         (shard_id,),
     )
     return [_listed(row) for row in rows]
+
+
+def unlist(connection: Connection, entry: ListedShard) -> None:
+    """Take one entry off its run's list."""
+    connection.execute(
+        "delete from run_shards where run = %s and round = %s and shard = %s",
+        (entry.run, entry.round, entry.shard.id),
+    )
 
 
 def replace_attempt(connection: Connection, shard_id: str, attempt: int, by: int) -> int:
