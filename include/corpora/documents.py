@@ -210,6 +210,17 @@ class View:
         """The run has read this partition of a snapshot whole: what it lacks is gone from it."""
         self._closed.append(partition)
 
+    def close_all(self) -> None:
+        """The run has read a snapshot whole, whatever partitions it's in by now: others are empty."""
+        self._closed += [
+            row["partition"]
+            for row in self._connection.execute(
+                "select distinct partition from documents where corpus = %(corpus)s and not deleted"
+                " and partition <> all(%(closed)s::text[])",
+                self._values,
+            )
+        ]
+
     def merge(self, deleted: Callable[[list[str]], None], *, keep: bool = True) -> int:
         """Write the view to the table, and mark what is missing from closed partitions as deleted.
 

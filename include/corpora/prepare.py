@@ -105,6 +105,8 @@ def prepare(
         work = _Preparation(storage, config, run, space_id, ranges, view)
         work.partial = sample is not None or limit is not None
         work.read(events)
+        if partitions is None:
+            work.close_emptied()
         with DeletedRows(storage, run, ranges) as gone:
             work.changes[Change.DELETED] = view.merge(gone.write, keep=not dry_run)
     report = work.report()
@@ -155,6 +157,16 @@ class _Preparation:
                     self._protect()
             # The log is whole before this raises, the rows never will be.
             self._check_bad_share()
+
+    def close_emptied(self) -> None:
+        """After all records of all partitions: one without a record is empty, as no file can tell.
+
+        A source that gave nothing at all is more likely broken than empty: nothing is deleted.
+        """
+        by_record = self._config.source.fields.partition is not None
+        whole = bool(self.partitions) and all(self.partitions.values())
+        if by_record and whole and not self.partial and self._config.source.mode == "snapshot":
+            self._view.close_all()
 
     def report(self) -> PrepareReport:
         """The counts."""

@@ -164,6 +164,19 @@ class TestPreparing:
         assert (report.new, report.deleted) == (1, 1)
         assert {row["text"] for row in corpus.rows("the third day").to_pylist()} == {"Newer."}
 
+    def test_a_day_without_a_row_is_empty_but_a_query_without_one_is_not(
+        self, database: Database, storage: Storage, ledger: Connection
+    ) -> None:
+        corpus = Corpus(Path(), storage, ledger, {}, tickets(), database.connect)
+        assert corpus.run("first").new == 4
+        with psycopg.connect(database.url) as connection:
+            connection.execute("delete from tickets where updated_at < '2026-01-02'")
+        report = corpus.run("second")
+        assert (report.unchanged, report.deleted) == (2, 2)
+        with psycopg.connect(database.url) as connection:
+            connection.execute("delete from tickets")
+        assert corpus.run("broken").deleted == 0
+
     def test_partitions_in_any_order_are_stored_each_by_itself(
         self, database: Database, storage: Storage, ledger: Connection
     ) -> None:
