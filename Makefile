@@ -37,8 +37,10 @@ ask: $(RUNTIME)
 	@$(BIN)/python -m include.local cli ask "$$Q"
 ask: export Q := $(value Q)
 
+# The tests on a running Airflow come last and alone: it takes both cores.
 test: lint
-	$(BIN)/pytest
+	$(BIN)/pytest -m "not integration" --numprocesses 2 --dist loadfile
+	$(BIN)/pytest -m integration
 
 bench: $(DEV)
 	$(BIN)/python -m tests.benchmarks

@@ -25,9 +25,19 @@ from tests.stack import stack as stack
 ROOT = Path(__file__).resolve().parent.parent
 
 
+NEEDS_AIRFLOW = frozenset({"stack", "own"})
+"""The fixtures that start a whole Airflow."""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests on a whole stack come last: it takes memory and time from all that run beside it."""
-    items.sort(key=lambda item: "stack" in getattr(item, "fixturenames", ()))
+    """Mark what needs a running Airflow: those tests run alone, after all others."""
+    for item in items:
+        if (
+            NEEDS_AIRFLOW.intersection(getattr(item, "fixturenames", ()))
+            or item.path.name == "test_endings.py"
+        ):
+            item.add_marker(pytest.mark.integration)
+    items.sort(key=lambda item: item.get_closest_marker("integration") is not None)
 
 
 @pytest.fixture(scope="session")
