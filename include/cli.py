@@ -197,7 +197,7 @@ def story(
 @app.command()
 @errors_in_words
 def cancel(run: Annotated[str, typer.Argument(help="A run, as `runs` names it.")]) -> None:
-    """Cancel at the provider whatever a run has there that no other run waits for."""
+    """Cancel a run: it sends nothing more, and what no other run waits for stops at the provider."""
     from include.batches import runs as ledger_runs
     from include.batches.cancel import cancel_run
     from include.workloads.clients import services

@@ -6,6 +6,7 @@ BatchInferenceError
 ├── StorageError            a file that must be there isn't, or isn't whole
 │   └── PlanMissing         the run has no plan: its `prepare` never finished
 ├── LedgerError             the ledger can't be reached or is of another version
+├── RunCancelled            the run was cancelled; nothing more of it is sent
 ├── BudgetExceeded          the estimate passes the budget; nothing was sent
 ├── IndexMismatch           an index has another dimension or metric than it must
 ├── IndexMissing            an index isn't there; running its ingest again refills it
@@ -45,6 +46,10 @@ class TooMuchBadInput(BatchInferenceError):
 
 class LedgerError(BatchInferenceError):
     """The ledger can't be reached, or its schema is of another version."""
+
+
+class RunCancelled(BatchInferenceError):
+    """A person cancelled the run. Nothing more of it is sent until its `prepare` is cleared."""
 
 
 class BudgetExceeded(BatchInferenceError):

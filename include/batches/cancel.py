@@ -1,4 +1,4 @@
-"""Cancel everything of a run at the provider: what is planned is void, what runs is told to stop.
+"""Cancel a run, and everything of it at the provider: what is planned is void, what runs is told to stop.
 
 A shard that another working run lists goes on for that run. A cancelled batch still ends by itself,
 and what it finished until then is paid for and landed like any other.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 
-from include.batches import claims, submissions
+from include.batches import claims, runs, submissions
 from include.batches.submissions import CREATING, PLANNED, RUNNING, SubmissionRow
 from include.batches.submit import check_account, find, is_elsewhere
 from include.contracts import BatchProvider
@@ -38,10 +38,14 @@ class Cancelled:
 def cancel_run(connection: Connection, provider: BatchProvider, run: str) -> Cancelled:
     """Stop all that this run lists and nobody else wants; running it again does what was left over.
 
+    The run is cancelled first, so that no task of it that still works sends anything after this. One
+    that had succeeded, or was dry, has nothing to stop and stays what it is.
     Waits for a submit that is under way. Raises AccountError where the connection points to
     another account than a batch's.
     """
     done: dict[str, list[str]] = {"cancelled": [], "voided": [], "kept": [], "unknown": []}
+    if runs.get(connection, run).state in ("running", "failed"):
+        runs.finish(connection, run, "cancelled")
     for listed in submissions.listed_by(connection, run):
         if listed.state not in (PLANNED, CREATING, RUNNING):
             continue

@@ -92,7 +92,8 @@ def pack(
     that their inputs are JSON objects, not text. `only` restricts them to these keys. Running it
     again for the same run finds the run's own list; what the rows want beyond it is added, and what
     holds none of their items and wasn't sent yet is taken off it.
-    Raises LedgerError for an unknown run, or where others registered in this space without end.
+    Raises RunCancelled, or LedgerError for an unknown run, or where others registered in this space
+    without end.
     """
     spaces.ensure(connection, space)
     target = ShardLimits.within(limits, inputs_per_line)
@@ -111,6 +112,7 @@ def pack(
         )
 
     for _ in range(_TRIES):
+        runs.refuse_cancelled(connection, run.run)
         seen = _look(connection, storage, space, run, rows, round, reuse or Reuse(), only)
         with planning(storage, seen.sources, resources) as planned:
             plan = planned.plan

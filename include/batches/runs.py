@@ -13,7 +13,7 @@ import orjson
 import pendulum
 
 from include.contracts import JSON, RunRef
-from include.errors import LedgerError
+from include.errors import LedgerError, RunCancelled
 from include.ledger.connect import Connection
 
 RunState = Literal["running", "succeeded", "failed", "dry_run", "cancelled"]
@@ -85,6 +85,14 @@ def reopen(connection: Connection, run: str) -> None:
         " where run = %s and state in ('succeeded', 'failed')",
         (run,),
     )
+
+
+def refuse_cancelled(connection: Connection, run: str) -> None:
+    """Raise RunCancelled where a person cancelled the run."""
+    if get(connection, run).state == "cancelled":
+        raise RunCancelled(
+            f"run {run!r} was cancelled, and sends nothing more; clear its task `prepare` to take it up again"
+        )
 
 
 def finish(connection: Connection, run: str, state: EndState) -> None:

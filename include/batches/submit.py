@@ -110,7 +110,8 @@ def submit(
     An attempt that is void is followed to the next one, or to a new one while its items are free
     (LedgerError where they aren't: `pack` again). What another run has at another account is waited
     for until it landed. Raises AccountError (mend, then run the step again), ProviderRefused (a fault
-    of the set-up), BudgetExceeded (its claims are released).
+    of the set-up), BudgetExceeded (its claims are released), RunCancelled (what was sent before is
+    still followed).
     """
     shard = shards.get(connection, shard_id)
     want = admission.want_of(shard, price, output_tokens_per_line, provider.account)
@@ -126,11 +127,13 @@ def submit(
                     return found
                 row = found
             elif row.state == VOID:
+                runs.refuse_cancelled(connection, run)
                 # A new attempt that could only be refused would be one more void row.
                 admission.check_budget(connection, row, want, run)
                 next_one = partial(renew, connection, row, shard, run=run, reason=row.reason)
                 row = reclaim(connection, storage, row, shard, next_one)
             elif row.state == PLANNED:
+                runs.refuse_cancelled(connection, run)
                 step = _send(task, _at_home(task, row))
                 if isinstance(step, Waiting):
                     return step

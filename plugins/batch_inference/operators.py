@@ -24,6 +24,7 @@ from include.errors import (
     PublishRefused,
     QueueFull,
     ReconcileError,
+    RunCancelled,
     TooMuchBadInput,
 )
 
@@ -34,6 +35,7 @@ FINAL = (
     PlanMissing,
     PublishRefused,
     ReconcileError,
+    RunCancelled,
     TooMuchBadInput,
 )
 """Errors that a retry can't mend."""
