@@ -190,8 +190,14 @@ def blocked_keys(connection: Connection, run: RunRef, space_id: str) -> pa.Array
 
 
 def accounted_keys(connection: Connection, run: RunRef, space_id: str) -> pa.Array[Any]:
-    """The keys that stand in this run's accounts as dead-lettered: those blocked, and its own."""
-    own = "(state in ('open', 'replaying', 'discarded') and run = %(run)s)"
+    """The keys that stand in this run's accounts as dead-lettered: those blocked, and its own.
+
+    Its own are also those that another run, which shared the item, buried while this one worked.
+    """
+    own = (
+        "(state in ('open', 'replaying', 'discarded') and (run = %(run)s or changed_at >="
+        " (select started_at from runs where run = %(run)s)))"
+    )
     return _keys(connection, f"({BLOCKS} or {own})", run, space_id)
 
 

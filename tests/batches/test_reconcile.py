@@ -60,8 +60,24 @@ def test_an_older_letter_that_was_to_be_asked_again_accounts_for_nothing(bench: 
     land_results(bench, TEXTS[:8], "answers")
     letters = [letter(TEXTS[8], OutcomeClass.RETRYABLE), letter(TEXTS[9], OutcomeClass.PERMANENT)]
     dead_letters.open_letters(bench.ledger, earlier, SPACE.id, letters, lambda: "x")
+    bench.ledger.execute("update runs set started_at = batch_inference.now() where run = 'run'")
     with pytest.raises(ReconcileError, match="1 of 10"):
         bench.reconcile()
+
+
+def test_two_runs_that_share_a_failing_item_both_account_for_it(
+    bench: Bench, ledger: Connection, storage: Storage
+) -> None:
+    other = Bench(ledger, storage, OFFLINE, TEXTS, run="other")
+    land_results(bench, TEXTS[:9], "answers")
+    for run in (bench.run, other.run):
+        dead_letters.open_letters(
+            ledger, run, SPACE.id, [letter(TEXTS[9], OutcomeClass.RETRYABLE)], lambda: "x"
+        )
+    (shared,) = dead_letters.find(ledger)
+    assert shared.run == "other"
+    for who in (bench, other):
+        assert who.reconcile().dead_lettered == 1
 
 
 def test_a_run_without_rows_owes_nothing(ledger: Connection, storage: Storage) -> None:
