@@ -28,15 +28,20 @@ def wanted_by_others(connection: Connection, row: SubmissionRow, run: str) -> bo
     return found is not None
 
 
-def release(connection: Connection, provider: BatchProvider, run: str, reason: str) -> int:
-    """Make void what this run lists and nobody sent, unless another run wants it; returns how many."""
+def release(connection: Connection, provider: BatchProvider | None, run: str, reason: str) -> int:
+    """Make void what this run lists and nobody sent, unless another run wants it; returns how many.
+
+    Without a `provider` uploads that wait for their batch are left there. A step of the run that is
+    cleared later claims its items again while they are free.
+    """
     released = 0
     for claim in submissions.listed_by(connection, run):
         if claim.state != PLANNED or wanted_by_others(connection, claim, run):
             continue
         if submissions.void(connection, claim, reason, from_states=(PLANNED,)) is not None:
             released += 1
-            delete_file(provider, claim)
+            if provider is not None:
+                delete_file(provider, claim)
     return released
 
 

@@ -192,11 +192,21 @@ def preview(
     reuse: Reuse | None = None,
     resources: Resources | None = None,
 ) -> Plan:
-    """How the run's keys would divide now, for an estimate. Registers and writes nothing."""
+    """How the run's keys would divide now, for an estimate. Registers and writes nothing.
+
+    What the run planned and hasn't sent yet counts as missing, with all that its shards hold.
+    """
     spaces.ensure(connection, space)
     seen = _look(connection, storage, space, run, rows, shards.FIRST_ROUND, reuse or Reuse(), None)
     with planning(storage, seen.sources, resources) as planned:
-        return planned.plan
+        plan = planned.plan
+    for entry in seen.planned:
+        wanted = plan.listed.get(keys_path(entry.shard.id), 0)
+        if wanted and not entry.joined:
+            plan.own -= wanted
+            plan.missing += wanted
+            plan.tokens += entry.shard.tokens
+    return plan
 
 
 def refused_path(run: RunRef, round: int) -> str:

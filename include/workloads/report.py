@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from include.batches import runs, spaces, submissions
+from include.batches import claims, runs, spaces, submissions
 from include.batches.runs import RunRow
 from include.batches.submissions import SubmissionRow
 from include.contracts import RunRef, Usage
@@ -140,6 +140,8 @@ def finish(services: Services, ref: RunRef) -> Report | None:
         if row.state == "running":
             runs.finish(connection, ref.run, "failed")
             row = runs.get(connection, ref.run)
+        # What it never sent others may send, and must see in their estimate.
+        claims.release(connection, None, ref.run, f"run {ref.run} is {row.state}")
         paid = submissions.of_run(connection, ref.run)
         proof = spaces.proof(connection, row.space) if row.space else None
     report = gather(row, paid, plan, proof.model_named if proof else "", places(storage, ref, plan))
@@ -193,7 +195,7 @@ def gather(
         items=merged(counts, "reconcile", "items", merged(counts, "estimate", "items")),
         requests_reused=merged(counts, "reconcile", "reused", merged(counts, "estimate", "reused")),
         requests_joined=merged(counts, "pack", "joined"),
-        requests_sent=merged(counts, "pack", "sent"),
+        requests_sent=merged(counts, "pack", "sent") + merged(counts, "pack_retry", "sent"),
         second_attempts=merged(counts, "pack_retry", "sent"),
         requests_landed=_sum((submission.counts for submission in landed), "succeeded"),
         dead_letters=merged(counts, "reconcile", "dead_lettered"),

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from include.batches import runs
 from include.contracts import RunRef
 from include.corpora.config import load_corpus
 from include.indexes.live import find_pointer
@@ -157,3 +158,27 @@ def test_the_yaml_is_found_by_its_corpus_whatever_its_file_is_called(world: Worl
     assert load_corpus(world.corpora / "other.yaml").corpus == "letters"
     world.write({"a": "text of a"})
     assert world.begin()[1]
+
+
+def test_what_a_failed_run_never_sent_is_in_the_next_ones_estimate(world: World) -> None:
+    world.write({"a": "text of a", "b": "text of b"})
+    failed, _ = world.begin()
+    steps.probe(world.services, failed)
+    steps.pack(world.services, failed)
+    report = steps.report(world.services, failed)
+    assert report is not None and report.state == "failed"
+    world.write({"b": "text of b"})
+    ref, ranges = world.begin()
+    with connect(world.services.settings.ledger_url) as ledger:
+        assert runs.get(ledger, ref.run).counts["estimate"]["to_send"] == 1
+    world.send(ref)
+    assert world.end(ref, ranges).requests_landed == 1
+
+
+def test_second_attempts_are_among_the_requests_sent(world: World) -> None:
+    world.write({"a": "text of a", "b": "text of b"})
+    ref, ranges = world.begin()
+    world.emulator.faults({"on": "line", "when": {"nth": 1}, "do": "line_error", "status": 500, "code": "x"})
+    world.send(ref)
+    report = world.end(ref, ranges)
+    assert (report.requests_sent, report.second_attempts, report.requests_landed) == (3, 1, 2)
