@@ -233,7 +233,7 @@ def _hold_budget(committed: float, usd: float, budget: float, whose: str) -> Non
     if committed + usd > budget:
         raise BudgetExceeded(
             f"the budget of {whose} is ${budget:.2f}: ${committed:.4f} are spent or reserved, and this batch"
-            f" may cost ${usd:.4f}. It was not sent; raise the budget and run the step again"
+            f" may cost ${usd:.4f}. It was not sent; trigger a new run with a larger budget_usd"
         )
 
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from include.batches import failures, submissions
+from include.batches import claims, failures, submissions
 from include.batches.judge import Judge, Verdict
 from include.batches.shard_files import keys_path
 from include.batches.submissions import SubmissionRow
@@ -81,7 +81,7 @@ def land(
     dimensions: int | None,
     accept: Callable[[Outcome], Outcome] | None = None,
 ) -> LandReport:
-    """Store what an ended submission brought, and mark it landed.
+    """Store what an ended submission brought, mark it landed, and delete the file it was sent from.
 
     `dimensions` is the vectors' length, None for text. `accept` is the workload's judgement of an
     answer, applied before the checks that hold for all. Raises LedgerError where the submission
@@ -112,6 +112,7 @@ def land(
             cost_usd=None if price is None else price.cost(usage, batch=True),
         )
         report = _report(submissions.by_id(connection, row.id))
+        claims.delete_file(provider, row)
     log.info("Landed submission %s: %s", row.id, report)
     return report
 

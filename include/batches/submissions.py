@@ -78,7 +78,10 @@ __all__ = [
     "start_creating",
     "told_to_stop",
     "void",
+    "was_told_to_stop",
 ]
+
+_CANCEL = "cancel"
 
 
 def plan(
@@ -274,7 +277,12 @@ def seen(connection: Connection, row: SubmissionRow, provider_status: str) -> Su
 def told_to_stop(connection: Connection, row: SubmissionRow) -> SubmissionRow | None:
     """The provider was asked to cancel the batch; it ends by itself."""
     reason = "told to stop; the batch ends by itself"
-    return _move(connection, row, (RUNNING,), "reason = %(reason)s", {"reason": reason}, "cancel", reason)
+    return _move(connection, row, (RUNNING,), "reason = %(reason)s", {"reason": reason}, _CANCEL, reason)
+
+
+def was_told_to_stop(connection: Connection, row: SubmissionRow) -> bool:
+    """Whether the provider was asked to cancel the batch before."""
+    return any(event == _CANCEL for _, event, _ in events(connection, row.id))
 
 
 def missing(connection: Connection, row: SubmissionRow) -> SubmissionRow | None:

@@ -96,8 +96,9 @@ def record(connection: Connection, row: SubmissionRow, status: BatchStatus, *, s
 
 
 def is_overdue(connection: Connection, row: SubmissionRow, settings: Settings) -> bool:
-    """Whether a batch has run for longer than any should: cancel it and land what there is."""
-    if row.created_at is None or row.state != RUNNING:
+    """Whether a batch has run for longer than any should, and wasn't told to stop yet: cancel it and
+    land what there is."""
+    if row.created_at is None or row.state != RUNNING or submissions.was_told_to_stop(connection, row):
         return False
     return _hours_since(connection, pendulum.instance(row.created_at)) >= settings.batch_deadline_hours
 

@@ -34,6 +34,7 @@ from include.storage import Storage
 from tests.batches.packing import DIMENSIONS, OFFLINE, Bench
 from tests.batches.submitting import ACCOUNT, SPACE, openai_provider
 from tests.conftest import Emulator
+from tests.tenant import tenant_of
 
 TEXTS = [f"landed text {number}" for number in range(6)]
 KEY = {text: item_key(SPACE.id, text) for text in TEXTS}
@@ -394,3 +395,17 @@ def test_blocks_of_a_large_batch_are_row_groups_sorted_by_key(
         np.array_equal(vector, np.frombuffer(key, np.uint8)[:DIMENSIONS].astype(np.float32))
         for key, vector in found.items()
     )
+
+
+def test_the_file_it_was_sent_from_is_deleted_and_a_refusal_to_is_no_failure(
+    ledger: Connection, storage: Storage, calm_emulator: Emulator
+) -> None:
+    emulator = tenant_of(calm_emulator)
+    bench = Bench(ledger, storage, openai_provider(emulator.openai_url, emulator.project), ["a", "b"])
+    bench.pack()
+    bench.process(emulator)
+    assert {file["purpose"] for file in emulator.state()["files"]} == {"batch_output"}
+    bench.write_rows(["c"])
+    bench.pack()
+    emulator.faults({"on": "files.delete", "do": "status", "status": 500})
+    assert [report.succeeded for report in bench.process(emulator)] == [2, 1]

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from include.batches import submissions, watch
-from include.batches.cancel import Cancelled, cancel_run
+from include.batches.cancel import Cancelled, cancel_batch, cancel_run
 from include.batches.submit import Submitted, Waiting
 from include.contracts import Price
 from include.errors import BudgetExceeded
+from include.ledger import clock
 from include.ledger.connect import Connection
 from include.providers.openai import OpenAIBatches
 from include.storage import Storage
@@ -93,3 +94,21 @@ def test_over_budget_nothing_stays_claimed_but_what_another_run_lists(
     ledger.execute("update runs set budget_usd = 5 where run = 'frugal'")
     submitted = send(ledger, storage, provider, refused.id, run="frugal", price=Price(input=2.0))
     assert isinstance(submitted, Submitted) and submitted.attempt == 2
+
+
+def test_an_overdue_batch_is_told_to_stop_only_once(
+    ledger: Connection, storage: Storage, provider: OpenAIBatches, emulator: Tenant
+) -> None:
+    add_run(ledger)
+    shard = add_shard(ledger, storage, ["text"])
+    send(ledger, storage, provider, shard.id)
+    assert not watch.is_overdue(ledger, row_of(ledger, shard), SETTINGS)
+    clock.advance(ledger, SETTINGS.batch_deadline_hours * 3600)
+    emulator.faults({"on": "batches.cancel", "do": "status", "status": 500})
+    assert not cancel_batch(provider, row_of(ledger, shard))
+    assert watch.is_overdue(ledger, row_of(ledger, shard), SETTINGS)
+    emulator.faults()
+    assert cancel_batch(provider, row_of(ledger, shard))
+    submissions.told_to_stop(ledger, row_of(ledger, shard))
+    submissions.seen(ledger, row_of(ledger, shard), "cancelling")
+    assert not watch.is_overdue(ledger, row_of(ledger, shard), SETTINGS)

@@ -12,6 +12,7 @@ from include.batches import retry as retrying
 from include.batches import runs, shards, submissions
 from include.batches import submit as submitting
 from include.batches import watch as watching
+from include.batches.cancel import cancel_batch
 from include.contracts import RunRef
 from include.indexes import versions
 from include.ledger.connect import Connection
@@ -161,14 +162,15 @@ def _cancel_overdue(
     services: Services, connection: Connection, endpoint: Endpoint, row: submissions.SubmissionRow
 ) -> None:
     """A batch that takes longer than any should is cancelled: what it has done is landed, the rest is
-    asked again."""
+    asked again. Told once; where the provider can't be reached, the next look tells it."""
     if row.batch_id and watching.is_overdue(connection, row, services.settings):
         log.warning(
             "Batch %s has run for over %.0f hours: cancelling it to land what it has done",
             row.batch_id,
             services.settings.batch_deadline_hours,
         )
-        endpoint.provider.cancel(row.batch_id)
+        if cancel_batch(endpoint.provider, row):
+            submissions.told_to_stop(connection, row)
 
 
 def land(services: Services, ref: RunRef, part: str) -> None:
