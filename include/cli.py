@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from datetime import datetime
 from functools import wraps
@@ -16,6 +16,7 @@ from typing import Annotated, Any, ParamSpec, TypeVar
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from include.errors import BatchInferenceError
@@ -25,7 +26,20 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__, pretty_exceptions_enable=False)
-console = Console(highlight=False, soft_wrap=True)
+# Wider than any terminal: an id that is wrapped can't be copied.
+console = Console(highlight=False, width=2000)
+STEPS = (
+    "prepare",
+    "estimate",
+    "probe",
+    "pack",
+    "pack_retry",
+    "dead_letters",
+    "upsert",
+    "reconcile",
+    "verify",
+    "publish",
+)
 
 
 def errors_in_words(function: Callable[P, R]) -> Callable[P, R]:
@@ -43,13 +57,14 @@ def errors_in_words(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def show(title: str, columns: Iterable[str], rows: Iterable[Iterable[Any]]) -> None:
-    """Print a table."""
-    table = Table(title=title, title_justify="left")
+    """Print a table, a row a line."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
-        table.add_column(column, overflow="fold")
+        table.add_column(column, no_wrap=True)
     for row in rows:
-        table.add_row(*(_text(value) for value in row))
-    console.print(table)
+        table.add_row(*(escape(_text(value)) for value in row))
+    print(title)
+    console.print(table, soft_wrap=True)
 
 
 def _text(value: Any) -> str:
@@ -59,6 +74,8 @@ def _text(value: Any) -> str:
         return value.strftime("%Y-%m-%d %H:%M:%S")
     if isinstance(value, float):
         return f"{value:.6f}"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {_text(one)}" for name, one in value.items() if one not in (None, {}, []))
     return str(value)
 
 
@@ -141,7 +158,8 @@ def show_run(run: Annotated[str, typer.Argument(help="A run, as `runs` names it.
     with connect(load_settings().ledger_url) as connection:
         found = ledger_runs.get(connection, run)
         listed = submissions.listed_by(connection, run)
-    show("Steps", ("step", "counts"), sorted(found.counts.items()))
+    steps = sorted(found.counts.items(), key=lambda step: (STEPS.index(step[0].split()[0]), step[0]))
+    show("Steps", ("step", "counts"), steps)
     show(
         "Submissions of its shards",
         ("submission", "shard", "attempt", "state", "status", "batch", "why"),

@@ -66,7 +66,12 @@ def places(storage: Storage, ref: RunRef, plan: Plan | None) -> dict[str, str]:
     if plan is not None:
         found["results"] = storage.url(f"spaces/{plan.space_id}/results")
         found["index"] = f"{plan.corpus_config().index.store}: {plan.version}"
-        found["live"] = storage.url(f"corpora/{plan.corpus}/live.json")
+        live = f"corpora/{plan.corpus}/live.json"
+        if storage.exists(live):
+            found["live"] = storage.url(live)
+        bad = f"{ref.uri}/bad_input.jsonl"
+        if storage.exists(bad):
+            found["bad input"] = storage.url(bad)
     return found
 
 
@@ -170,6 +175,7 @@ def gather(
     moved = [name for name in models if proven and name != proven]
     if moved:
         notes.append(f"the service answered as {', '.join(moved)}, and as {proven} when it was probed")
+    notes += _of_reading(counts, plan)
     lacking = int(merged(counts, "verify", "unaccounted"))
     if lacking:
         notes.append(
@@ -212,6 +218,20 @@ def gather(
         notes=tuple(notes),
         places=where,
     )
+
+
+def _of_reading(counts: Mapping[str, Any], plan: Plan | None) -> list[str]:
+    """What a person should know of the sources."""
+    notes = []
+    bad = merged(counts, "prepare", "bad_input", {})
+    if bad:
+        kinds = ", ".join(f"{number:,} {reason}" for reason, number in bad.items())
+        notes.append(f"bad input was left out or mended ({kinds}): bad_input.jsonl names each, file and line")
+    if plan is not None and not merged(counts, "prepare", "partitions", {}):
+        asked = plan.request.wanted_partitions(dated=plan.corpus_config().source.dated)
+        if asked:
+            notes.append(f"the source has none of the partitions {', '.join(asked)}; nothing was read")
+    return notes
 
 
 def _models(landed: Iterable[SubmissionRow]) -> tuple[str, ...]:

@@ -182,3 +182,16 @@ def test_second_attempts_are_among_the_requests_sent(world: World) -> None:
     world.send(ref)
     report = world.end(ref, ranges)
     assert (report.requests_sent, report.second_attempts, report.requests_landed) == (3, 1, 2)
+
+
+def test_a_bad_line_is_named_and_does_not_keep_the_good_rest_from_readers(world: World) -> None:
+    good = json.dumps({"id": "a", "text": "text of a"})
+    world.services.storage.write_bytes("sources/all.jsonl", f"{good}\n{{not json\n".encode())
+    ref, ranges = world.begin()
+    world.send(ref)
+    report = world.end(ref, ranges)
+    assert world.published
+    assert report.chunks_indexed == 1
+    assert report.documents_bad == 1
+    assert any("bad_input.jsonl" in note for note in report.notes)
+    assert report.places["bad input"].endswith("bad_input.jsonl")

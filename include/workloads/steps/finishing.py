@@ -114,7 +114,9 @@ def publish(services: Services, ref: RunRef) -> None:
                 run=ref.run,
                 params=dict(space.params),
             ),
-            covered=[name for name, whole in plan.partitions().items() if whole],
+            # Also those in which something couldn't be read: it is named in the report, it deletes
+            # nothing, and it doesn't stop the good rest.
+            covered=list(plan.partitions()),
             known=list(plan.partitions()),
             whole=plan.whole,
             unaccounted=unaccounted,
