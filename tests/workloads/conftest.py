@@ -1,0 +1,91 @@
+"""A small corpus on a real ledger and emulator, and runs over it, without Airflow in between."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from include.contracts import RunRef
+from include.indexes.live import find_pointer
+from include.settings import Settings
+from include.workloads import steps
+from include.workloads.clients import services as environment_services
+from include.workloads.plan import Request
+from include.workloads.report import Report
+from include.workloads.services import Services
+from tests.conftest import Emulator
+
+YAML = """\
+corpus: letters
+source: {kind: jsonl, url: "{storage_root}/sources/*.jsonl"}
+chunking: {tokens: 60, overlap: 8}
+embedding: {model: text-embedding-3-small, dimensions: 32}
+"""
+
+
+@pytest.fixture
+def world(
+    tmp_path: Path, ledger_url: str, emulator: Emulator, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[World]:
+    corpora = tmp_path / "corpora"
+    corpora.mkdir()
+    (corpora / "letters.yaml").write_text(YAML)
+    connection = {"host": emulator.openai_url, "password": "k", "extra": {"service": "emulator"}}
+    monkeypatch.setenv("AIRFLOW_CONN_OPENAI_DEFAULT", json.dumps(connection))
+    settings = Settings(
+        storage_root=f"file://{tmp_path}/storage", ledger_url=ledger_url, corpora_dir=str(corpora)
+    )
+    yield World(environment_services(settings), emulator, corpora)
+
+
+class World:
+    """A corpus of a few documents, and runs over it."""
+
+    def __init__(self, services: Services, emulator: Emulator, corpora: Path) -> None:
+        self.services = services
+        self.emulator = emulator
+        self.corpora = corpora
+        self.runs = 0
+
+    def write(self, texts: dict[str, str]) -> None:
+        rows = "".join(json.dumps({"id": name, "text": text}) + "\n" for name, text in texts.items())
+        self.services.storage.write_bytes("sources/all.jsonl", rows.encode())
+
+    def begin(self, **request: Any) -> tuple[RunRef, list[str]]:
+        """A run up to its estimate."""
+        self.runs += 1
+        name = f"run-{self.runs}"
+        uri = f"runs/initial_ingest/letters/{name}"
+        ref = RunRef(f"initial_ingest__letters/{name}", "initial_ingest", "letters", uri)
+        ranges = steps.prepare(self.services, ref, Request(**request))
+        steps.estimate(self.services, ref)
+        return ref, ranges
+
+    def send(self, ref: RunRef) -> None:
+        """Probe, pack, submit, wait and land, and once more what failed."""
+        steps.probe(self.services, ref)
+        for pack in (steps.pack, steps.pack_retry):
+            for part in pack(self.services, ref):
+                assert steps.submit(self.services, ref, part) is None
+                self.emulator.advance(3600)
+                assert steps.watch(self.services, ref, part) is None
+                steps.land(self.services, ref, part)
+        steps.dead_letters(self.services, ref)
+
+    def end(self, ref: RunRef, ranges: list[str]) -> Report:
+        """Upsert, reconcile, publish, report."""
+        for part in ranges:
+            steps.upsert(self.services, ref, part)
+        steps.reconcile(self.services, ref)
+        steps.publish(self.services, ref)
+        report = steps.report(self.services, ref)
+        assert report is not None
+        return report
+
+    @property
+    def published(self) -> bool:
+        return find_pointer(self.services.storage, "letters") is not None
