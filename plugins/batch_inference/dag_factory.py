@@ -29,37 +29,28 @@ from include.settings import Settings
 _START = pendulum.datetime(2026, 1, 1, tz="UTC")
 
 
-class BrokenCorpus(DAG):
-    """Stands for the corpora whose YAML is wrong: only their own DAGs go missing.
-
-    Airflow validates each DAG of a file by itself and shows what that raises on its page of
-    import errors, so the other corpora of the file stay.
-    """
-
-    def validate(self) -> None:
-        """Raise what is wrong with the YAML."""
-        raise ConfigError(self.description or "a corpus's YAML is wrong")
-
-
 def corpora_dir() -> Path:
     """Where the corpora's YAML files lie; read without needing the other settings."""
     return Path(conf.get("batch_inference", "corpora_dir", fallback=Settings.corpora_dir))
 
 
 def build_all(workload: str, doc_md: str) -> dict[str, DAG]:
-    """The DAGs of one workload, by id, for every corpus that has a YAML."""
-    corpora = load_all(corpora_dir())
-    dags: dict[str, DAG] = {
+    """The DAGs of one workload, by id, for every corpus that has a sound YAML.
+
+    A wrong one is left out here, and named by `refuse_invalid_corpora`.
+    """
+    return {
         f"{workload}__{config.corpus}": build(workload, config, doc_md)
-        for config in corpora.values()
+        for config in load_all(corpora_dir()).values()
         if not isinstance(config, ConfigError)
     }
-    broken = [str(error) for error in corpora.values() if isinstance(error, ConfigError)]
-    if broken:
-        # Airflow keeps one message a file, so it names them all.
-        dag_id = f"{workload}__broken_corpora"
-        dags[dag_id] = BrokenCorpus(dag_id=dag_id, description="\n".join(broken), schedule=None)
-    return dags
+
+
+def refuse_invalid_corpora() -> None:
+    """Raise ConfigError where a corpus's YAML is wrong, naming all that are."""
+    wrong = [str(error) for error in load_all(corpora_dir()).values() if isinstance(error, ConfigError)]
+    if wrong:
+        raise ConfigError("\n".join(wrong))
 
 
 def params(config: CorpusConfig) -> dict[str, Param]:
