@@ -75,19 +75,6 @@ class Item:
     tokens: int
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
-    """One line of a batch file: one item, or several where a corpus packs its inputs.
-
-    `body` is the whole JSONL line, UTF-8, with its closing newline.
-    """
-
-    custom_id: str
-    keys: tuple[bytes, ...]
-    body: bytes
-    tokens: int
-
-
 class OutcomeClass(StrEnum):
     """What a line's answer means for its item."""
 
@@ -472,12 +459,6 @@ class Shard:
     lines: int
     bytes: int
     tokens: int
-
-
-class Progress(Protocol):
-    """Where long work reports how many of how many, and the rate."""
-
-    def __call__(self, done: int, total: int | None, what: str) -> None: ...
 
 
 def iter_batches(rows: Iterable[Any], size: int) -> Iterator[list[Any]]:

@@ -112,3 +112,19 @@ def test_a_bad_line_is_named_and_does_not_keep_the_good_rest_from_readers(world:
     assert report.documents_bad == 1
     assert any("bad_input.jsonl" in note for note in report.notes)
     assert report.places["bad input"].endswith("bad_input.jsonl")
+
+
+def test_a_submit_that_is_cleared_reopens_its_run_before_it_sends(world: World) -> None:
+    world.write({"a": "text of a"})
+    ref, ranges = world.begin()
+    steps.probe(world.services, ref)
+    (part,) = steps.pack(world.services, ref)
+    assert steps.report(world.services, ref)
+    with connect(world.services.settings.ledger_url) as ledger:
+        assert runs.get(ledger, ref.run).state == "failed"
+        assert steps.submit(world.services, ref, part) is None
+        assert runs.get(ledger, ref.run).state == "running"
+    world.send(ref)
+    report = world.end(ref, ranges)
+    assert report.state == "succeeded"
+    assert set(world.emulator.state()["charges"].values()) == {1}

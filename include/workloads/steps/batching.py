@@ -13,7 +13,7 @@ from include.batches import runs, shards, submissions
 from include.batches import submit as submitting
 from include.batches import watch as watching
 from include.batches.cancel import cancel_batch
-from include.contracts import RunRef
+from include.contracts import Limits, RunRef, Space
 from include.indexes import versions
 from include.ledger.connect import Connection
 from include.reference import limits_for, price_for
@@ -44,18 +44,14 @@ def pack(services: Services, ref: RunRef) -> list[str]:
             services.storage,
             endpoint.offline,
             space,
-            limits_for(space.protocol, space.endpoint, space.model, account=endpoint.account),
+            _limits(space, endpoint),
             run=ref,
             rows=rows_of(services, ref),
             account=endpoint.account,
             deployment=plan.deployment,
             inputs_per_line=config.embedding.inputs_per_line,
         )
-        total = len(listed(connection, ref, plan, FIRST))
-        counts = {**asdict(report), "shards": total}
-        runs.record(connection, ref.run, "pack", counts)
-    log.info("Packed: %s", counts)
-    return parts(total, FIRST)
+        return _parts(connection, ref, plan, "pack", FIRST, report)
 
 
 def pack_retry(services: Services, ref: RunRef) -> list[str]:
@@ -69,22 +65,33 @@ def pack_retry(services: Services, ref: RunRef) -> list[str]:
             services.storage,
             endpoint.offline,
             space,
-            limits_for(space.protocol, space.endpoint, space.model, account=endpoint.account),
+            _limits(space, endpoint),
             run=ref,
             rows=rows_of(services, ref),
             account=endpoint.account,
             deployment=plan.deployment,
         )
-        total = len(listed(connection, ref, plan, SECOND))
-        counts = {**asdict(report), "shards": total}
-        runs.record(connection, ref.run, "pack_retry", counts)
-    log.info("Packed again: %s", counts)
-    return parts(total, SECOND)
+        return _parts(connection, ref, plan, "pack_retry", SECOND, report)
+
+
+def _parts(
+    connection: Connection, ref: RunRef, plan: Plan, step: str, word: str, report: packing.PackReport
+) -> list[str]:
+    """Record what a round packed; returns the parts of its mapped group."""
+    total = len(listed(connection, ref, plan, word))
+    counts = {**asdict(report), "shards": total}
+    runs.record(connection, ref.run, step, counts)
+    log.info("%s: %s", step, counts)
+    return parts(total, word)
+
+
+def _limits(space: Space, endpoint: Endpoint) -> Limits:
+    return limits_for(space.protocol, space.endpoint, space.model, account=endpoint.account)
 
 
 def submit(services: Services, ref: RunRef, part: str) -> dict[str, Any] | None:
     """Submit the part's shards, each once. Returns why and how long to wait, or None when all are in."""
-    plan = Plan.load(services.storage, ref.uri)
+    plan = working_plan(services, ref)
     endpoint = endpoint_of(services, plan)
     waiting: submitting.Waiting | None = None
     with services.ledger() as connection:
@@ -112,7 +119,7 @@ def _submit(
         connection,
         services.storage,
         endpoint.provider,
-        limits_for(space.protocol, space.endpoint, space.model, account=endpoint.account),
+        _limits(space, endpoint),
         entry.shard.id,
         entry.attempt,
         run=ref.run,
@@ -126,7 +133,7 @@ def watch(services: Services, ref: RunRef, part: str) -> dict[str, Any] | None:
 
     A batch that never ran because the account's queue was full is submitted again from here.
     """
-    plan = Plan.load(services.storage, ref.uri)
+    plan = working_plan(services, ref)
     config = plan.corpus_config()
     endpoint = endpoint_of(services, plan)
     pending: list[str] = []
@@ -175,7 +182,7 @@ def _cancel_overdue(
 
 def land(services: Services, ref: RunRef, part: str) -> None:
     """Judge every line of the part's batches, and store what was paid for."""
-    plan = Plan.load(services.storage, ref.uri)
+    plan = working_plan(services, ref)
     space = plan.space_of()
     endpoint = endpoint_of(services, plan)
     with services.ledger() as connection:
