@@ -8,7 +8,6 @@ worth is judged line by line when it is landed.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from enum import Enum
 
 import pendulum
@@ -16,7 +15,7 @@ import pendulum
 from include.batches import admission, shards, submissions
 from include.batches.submissions import ENDED, LANDED, RUNNING, VOID, SubmissionRow
 from include.batches.submit import check_account, renew
-from include.contracts import BatchProvider, BatchState, BatchStatus, iter_batches
+from include.contracts import BatchProvider, BatchState, BatchStatus
 from include.errors import ProviderError
 from include.ledger import clock
 from include.ledger.connect import Connection
@@ -25,7 +24,6 @@ from include.settings import Settings
 
 log = logging.getLogger(__name__)
 
-_POLL_AT_ONCE = 1000
 _MOST_DOUBLINGS = 5
 
 
@@ -39,14 +37,6 @@ class Seen(Enum):
 
     def __bool__(self) -> bool:
         return self is Seen.ENDED
-
-
-async def poll_once(provider: BatchProvider, batch_ids: Sequence[str]) -> list[BatchStatus]:
-    """The present state of these batches; those whose poll failed are left out. Never raises for them."""
-    statuses: list[BatchStatus] = []
-    for some in iter_batches(batch_ids, _POLL_AT_ONCE):
-        statuses.extend(await provider.poll(some))
-    return statuses
 
 
 def look(connection: Connection, provider: BatchProvider, row: SubmissionRow, *, settings: Settings) -> Seen:

@@ -63,7 +63,7 @@ def test_a_shard_is_uploaded_created_watched_and_read(
     assert (row.state, row.file_id is not None, row.reserved_tokens) == ("running", True, shard.tokens)
     assert watch.look(ledger, provider, row, settings=SETTINGS) is watch.Seen.RUNNING
     emulator.advance(3600)
-    polled = asyncio.run(watch.poll_once(provider, [submitted.batch_id]))
+    polled = asyncio.run(provider.poll([submitted.batch_id]))
     assert watch.record(ledger, row, polled[0], settings=SETTINGS) is watch.Seen.ENDED
     row = row_of(ledger, shard)
     assert (row.state, row.provider_status, row.reserved_tokens) == ("ended", "completed", 0)
