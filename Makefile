@@ -19,7 +19,7 @@ DEV := $(VENV)/.dev
 help:
 	@echo "make demo        ingest the bundled corpus through the batch API on a real Airflow, and ask it"
 	@echo "make up          Airflow with its pages and the emulator; Ctrl-C stops all of it"
-	@echo "make ask Q=\"…\"   ask the live index a question"
+	@echo "make ask Q=\"…\"   ask the live index a question; CORPUS=name where it isn't python_docs"
 	@echo "make test        lint and all tests, as CI runs them"
 	@echo "make bench       measure the hot loops against their floors"
 	@echo "make lint        ruff, mypy and import-linter"
@@ -34,8 +34,9 @@ up: $(RUNTIME)
 
 ask: $(RUNTIME)
 	@test -n "$(value Q)" || { echo 'say what to ask: make ask Q="How do I leave a loop early?"'; exit 2; }
-	@$(BIN)/python -m include.local cli ask "$$Q"
+	@$(BIN)/python -m include.local cli ask --corpus "$$CORPUS" "$$Q"
 ask: export Q := $(value Q)
+ask: export CORPUS := $(or $(value CORPUS),python_docs)
 
 # The tests on a running Airflow come last and alone: it takes both cores.
 test: lint
