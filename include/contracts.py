@@ -27,6 +27,9 @@ Vector = npt.NDArray[np.float32]
 KEY_BYTES = 16
 """Width of a key: 128 bits of BLAKE2b. In text it is 32 hex characters."""
 
+FLOAT_BYTES = 4
+"""Width of a vector's numbers."""
+
 
 # --------------------------------------------------------------------------- requests
 
@@ -421,9 +424,13 @@ RUN_ROW_SCHEMA = pa.schema(_RUN_ROW_FIELDS)
 
 
 def results_schema(dimensions: int | None) -> pa.Schema:
-    """The Arrow schema of results: of vectors where `dimensions` is given, else of text."""
+    """The Arrow schema of results: of vectors where `dimensions` is given, else of text.
+
+    A vector is its bytes, little-endian float32, as `np.frombuffer(value, "<f4")` reads them: readers
+    of Parquet copy those as they lie, and take lists apart number by number.
+    """
     value: pa.Field[Any] = (
-        pa.field("vector", pa.list_(pa.float32(), dimensions), nullable=False)
+        pa.field("vector", pa.binary(FLOAT_BYTES * dimensions), nullable=False)
         if dimensions is not None
         else pa.field("output", pa.string(), nullable=False)
     )

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from include.contracts import KEY_BYTES
+from include.contracts import FLOAT_BYTES, KEY_BYTES
 from include.errors import IndexMismatch
 from include.requests import results
 from include.storage import Storage
@@ -55,7 +55,7 @@ class Answers:
         """Which row group holds the newest answer to each key."""
         for path in self._paths:
             with self._storage.parquet_file(path) as file:
-                width = file.schema_arrow.field("vector").type.list_size
+                width = file.schema_arrow.field("vector").type.byte_width // FLOAT_BYTES
                 if width != self._dimensions:
                     raise IndexMismatch(
                         f"{self._storage.url(path)} holds vectors of {width} dimensions and the index "
@@ -103,7 +103,7 @@ class Answers:
             rows, positions = rows[keep], positions[keep]
             for start in range(0, len(rows), most):
                 part = slice(start, start + most)
-                yield rows[part], _picked(found["vector"], positions[part])
+                yield rows[part], results.vectors_lists(_picked(found["vector"], positions[part]))
 
     def _rows_of(self, names: Numbers, positions: Numbers) -> tuple[Numbers, Numbers]:
         """The rows that want these keys, and for each the position of its answer."""

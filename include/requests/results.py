@@ -17,7 +17,7 @@ import pendulum
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from include.contracts import KEY_BYTES, results_schema
+from include.contracts import FLOAT_BYTES, KEY_BYTES, results_schema
 from include.storage import Storage
 
 _GROUP_BYTES = 32 << 20
@@ -47,7 +47,7 @@ def files(storage: Storage, space_id: str) -> list[str]:
 
 def group_rows(dimensions: int | None) -> int:
     """Rows of a row group: about 32 MB of values. `dimensions` None means text."""
-    width = _TEXT_BYTES if dimensions is None else 4 * dimensions
+    width = _TEXT_BYTES if dimensions is None else FLOAT_BYTES * dimensions
     return max(1, min(_MOST_ROWS, _GROUP_BYTES // width))
 
 
@@ -75,6 +75,22 @@ def key_order(keys: npt.NDArray[np.uint64]) -> npt.NDArray[np.intp] | None:
     if bool(np.all((high[:-1] < high[1:]) | ((high[:-1] == high[1:]) & (low[:-1] <= low[1:])))):
         return None
     return np.lexsort((low, high))
+
+
+def vectors_column(matrix: npt.NDArray[np.float32]) -> pa.Array[Any]:
+    """Vectors as results hold them, from shape (n, dimensions); a view of the matrix where it's in order."""
+    ordered: Any = np.ascontiguousarray(matrix, "<f4")
+    kind = pa.binary(FLOAT_BYTES * matrix.shape[1])
+    return pa.FixedSizeBinaryArray.from_buffers(kind, len(matrix), [None, pa.py_buffer(ordered)])
+
+
+def vectors_lists(column: pa.Array[Any]) -> pa.FixedSizeListArray[Any]:
+    """The same vectors as lists of float32, as Arrow has them elsewhere; a view, nothing is copied."""
+    size = column.type.byte_width // FLOAT_BYTES
+    numbers = pa.Array.from_buffers(
+        pa.float32(), len(column) * size, [None, column.buffers()[1]], offset=column.offset * size
+    )
+    return pa.FixedSizeListArray.from_arrays(numbers, size)
 
 
 class ResultsWriter:
@@ -107,8 +123,7 @@ class ResultsWriter:
         column: pa.Array[Any]
         if isinstance(values, np.ndarray):
             matrix = values if order is None else values[order]
-            flat = pa.array(np.ascontiguousarray(matrix).reshape(-1))
-            column = pa.FixedSizeListArray.from_arrays(flat, values.shape[1])
+            column = vectors_column(matrix)
         else:
             column = pa.array(values, pa.string())
             if order is not None:
@@ -147,15 +162,14 @@ def writing(
 ) -> Iterator[ResultsWriter]:
     """A results file that appears, whole, when the block ends without an error.
 
-    Vectors are stored plain: float32 of a model hardly compress, and trying costs more than the
-    whole rest of landing.
+    Keys and vectors are stored plain: hashes, and float32 of a model, hardly compress, and trying costs
+    more than the whole rest of landing.
     """
     schema = results_schema(dimensions)
-    compression: dict[str, Any] = {field.name: "zstd" for field in schema}
-    if dimensions is not None:
-        del compression["vector"]
-        compression["vector.list.element"] = "none"
-    dictionaries: Any = ["model"]
+    compression: dict[str, Any] = {
+        field.name: "none" if pa.types.is_fixed_size_binary(field.type) else "zstd" for field in schema
+    }
+    dictionaries: Any = ["model", "landed_at"]
     statistics: Any = ["key", "landed_at"]
     with (
         storage.open_write(results_path) as handle,

@@ -61,7 +61,7 @@ def stored(bench: Bench, texts: Sequence[str] = TEXTS) -> dict[Any, Vector]:
     found: dict[Any, Vector] = {}
     for table in results.read(bench.storage, files, wanted):
         for key, vector in zip(table["key"].to_pylist(), table["vector"].to_pylist(), strict=True):
-            found[key] = np.array(vector, np.float32)
+            found[key] = np.frombuffer(vector, "<f4")
     return found
 
 

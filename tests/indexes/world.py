@@ -20,6 +20,7 @@ from include.indexes import upsert as upserting
 from include.indexes import versions
 from include.indexes.upsert import UpsertReport
 from include.ledger.connect import Connection
+from include.requests.results import vectors_column
 from include.storage import Storage
 
 CORPUS = "docs"
@@ -178,7 +179,7 @@ class World:
             [
                 keys,
                 keys,
-                pa.FixedSizeListArray.from_arrays(pa.array(values.ravel()), DIMENSIONS),
+                vectors_column(values),
                 zeros,
                 zeros,
                 pa.array(["model"] * len(names)).dictionary_encode(),

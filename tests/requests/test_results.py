@@ -38,7 +38,7 @@ class TestWritingAndReading:
         tables = list(results.read(storage, results.files(storage, SPACE), keys))
         found = pa.concat_tables(tables)
         assert found.schema == results_schema(4)
-        lengths = {row["key"]: row["vector"][0] for row in found.to_pylist()}
+        lengths = {row["key"]: np.frombuffer(row["vector"], "<f4")[0] for row in found.to_pylist()}
         assert lengths == {
             key: float(len(text)) for key, text in zip(item_keys(SPACE, wanted), wanted, strict=True)
         }
