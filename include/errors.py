@@ -6,7 +6,9 @@ BatchInferenceError
 ├── StorageError            a file that must be there isn't, or isn't whole
 │   └── PlanMissing         the run has no plan: its `prepare` never finished
 ├── LedgerError             the ledger can't be reached or is of another version
+│   └── ItemsTaken          a shard's items went elsewhere; `pack` divides them anew
 ├── RunCancelled            the run was cancelled; nothing more of it is sent
+├── RunStopped              the run stopped sending by itself; mend the cause, then go on
 ├── BudgetExceeded          the estimate passes the budget; nothing was sent
 ├── IndexMismatch           an index has another dimension or metric than it must
 ├── IndexMissing            an index isn't there; running its ingest again refills it
@@ -46,6 +48,14 @@ class TooMuchBadInput(BatchInferenceError):
 
 class LedgerError(BatchInferenceError):
     """The ledger can't be reached, or its schema is of another version."""
+
+
+class ItemsTaken(LedgerError):
+    """A shard that was never paid for can't be sent: others sent its items. Clear the task `pack`."""
+
+
+class RunStopped(BatchInferenceError):
+    """The run sends nothing more: the account refuses, or too much fails. It can be taken up again."""
 
 
 class RunCancelled(BatchInferenceError):

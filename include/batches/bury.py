@@ -47,12 +47,16 @@ def bury(
     *,
     run: RunRef,
     rows: Sequence[str],
+    asked: str | None = None,
+    given_up: bool = False,
     reuse: Reuse | None = None,
     resources: Resources | None = None,
 ) -> BuryReport:
     """Open the letters of a run whose second attempt is over. Doing it again changes nothing.
 
-    `rows` are Parquet files of `RUN_ROW_SCHEMA`, relative to the storage root.
+    `rows` are Parquet files of `RUN_ROW_SCHEMA`, relative to the storage root. `asked` is one of
+    columns (key, asked), where the run asked something else for its rows' keys. `given_up` says that no
+    second attempt follows to what failed in the first.
     """
     reuse = reuse or Reuse()
     # Bodies are grouped by key, texts and all, which needs more room than keys alone.
@@ -65,7 +69,7 @@ def bury(
             sets.table("results", "select ''::blob as key where false")
         resolved = _resolve(connection, sets, run, space.id)
         counts: Counter[str] = Counter()
-        if rows and _failed(connection, storage, sets, run):
+        if rows and _failed(connection, storage, sets, run, asked, given_up):
             sets.files("rows", rows, "key, input, text, document_id, chunk_id")
             _open(connection, storage, sets, run, space.id, counts)
     log.info("Run %s: %d dead letters opened, %d resolved", run.run, counts.total(), resolved)
@@ -85,7 +89,14 @@ def _resolve(connection: Connection, sets: KeySets, run: RunRef, space_id: str) 
     )
 
 
-def _failed(connection: Connection, storage: Storage, sets: KeySets, run: RunRef) -> int:
+def _failed(
+    connection: Connection,
+    storage: Storage,
+    sets: KeySets,
+    run: RunRef,
+    asked: str | None,
+    given_up: bool,
+) -> int:
     """Gather into the table `failed` what no later attempt of this run mends; returns how many."""
     sets.table(
         "failed",
@@ -97,8 +108,14 @@ def _failed(connection: Connection, storage: Storage, sets: KeySets, run: RunRef
             continue
         view = f"failures_{round}"
         sets.json_lines(view, paths, failures.COLUMNS)
-        last = "" if round == _ROUNDS[-1] else f" where class not in ({_ASKED_AGAIN}) and alone"
+        last = "" if given_up or round == _ROUNDS[-1] else f" where class not in ({_ASKED_AGAIN}) and alone"
         sets.insert("failed", f"select unhex(key), class, code, message, {round:d} from {view}{last}")
+    if asked is not None:
+        sets.files("asked", [asked], "key, asked")
+        sets.table(
+            "failed",
+            "select a.key, class, code, message, attempts from failed f join asked a on a.asked = f.key",
+        )
     return sets.number("select count(*) from failed")
 
 

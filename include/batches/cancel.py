@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 
-from include.batches import claims, runs, submissions
+from include.batches import claims, dead_letters, runs, submissions
 from include.batches.submissions import CREATING, PLANNED, RUNNING, SubmissionRow
 from include.batches.submit import check_account, find, is_elsewhere
 from include.contracts import BatchProvider
@@ -46,6 +46,7 @@ def cancel_run(connection: Connection, provider: BatchProvider, run: str) -> Can
     done: dict[str, list[str]] = {"cancelled": [], "voided": [], "kept": [], "unknown": []}
     if runs.get(connection, run).state in ("running", "failed"):
         runs.finish(connection, run, "cancelled")
+        dead_letters.put_back(connection, run)
     for listed in submissions.listed_by(connection, run):
         if listed.state not in (PLANNED, CREATING, RUNNING):
             continue

@@ -14,9 +14,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from include.batches import claims, dead_letters, failures, runs, shards, spaces, submissions
 from include.batches.shard_files import ShardLimits, ShardWriter, keys_path
+from include.batches.submissions import SubmissionRow
 from include.contracts import BatchProvider, Limits, RunRef, Shard, Space
 from include.errors import LedgerError, StorageError
 from include.ledger.connect import Connection
@@ -58,13 +60,13 @@ class PackReport:
 class _Seen:
     """What the ledger and the storage held when the keys were divided. `listed` is what of the
     run's list still stands, `planned` what of that nobody sent yet, `void` the rest; `live` maps the
-    key file of a shard in flight elsewhere to (shard, attempt)."""
+    key file of each other shard in flight to its submission."""
 
     epoch: int
     listed: list[shards.ListedShard]
     planned: list[shards.ListedShard]
     void: list[shards.ListedShard]
-    live: dict[str, tuple[str, int]]
+    live: dict[str, SubmissionRow]
     sources: Sources
 
 
@@ -84,12 +86,14 @@ def pack(
     reuse: Reuse | None = None,
     structured: bool = False,
     only: pa.Array[Any] | None = None,
+    replayed: pa.Array[Any] | None = None,
     resources: Resources | None = None,
 ) -> PackReport:
     """Write and register the shards that this run still needs.
 
     `rows` are Parquet files of `RUN_ROW_SCHEMA`, relative to the storage root. `structured` says
-    that their inputs are JSON objects, not text. `only` restricts them to these keys. Running it
+    that their inputs are JSON objects, not text. `only` restricts them to these keys. `replayed` keys
+    are asked although they have a dead letter. Running it
     again for the same run finds the run's own list; what the rows want beyond it is added, and what
     holds none of their items and wasn't sent yet is taken off it.
     Raises RunCancelled, or LedgerError for an unknown run, or where others registered in this space
@@ -113,7 +117,7 @@ def pack(
 
     for _ in range(_TRIES):
         runs.refuse_cancelled(connection, run.run)
-        seen = _look(connection, storage, space, run, rows, round, reuse or Reuse(), only)
+        seen = _look(connection, storage, space, run, rows, round, reuse or Reuse(), only, replayed)
         with planning(storage, seen.sources, resources) as planned:
             plan = planned.plan
             writer = ShardWriter(storage, provider, space, target, structured=structured)
@@ -121,7 +125,7 @@ def pack(
         for entry in seen.planned:
             if not plan.listed.get(keys_path(entry.shard.id)):
                 claims.drop(connection, entry, f"run {run.run} doesn't want its items any more")
-        joined = [seen.live[path] for path in plan.joined]
+        joined = [(row.shard, row.attempt) for row in (seen.live[path] for path in plan.joined)]
         if (writer.shards or joined or seen.void) and not shards.register(
             connection,
             space_id=space.id,
@@ -189,23 +193,34 @@ def preview(
     *,
     run: RunRef,
     rows: Sequence[str],
+    account: str,
     reuse: Reuse | None = None,
+    only: pa.Array[Any] | None = None,
+    replayed: pa.Array[Any] | None = None,
     resources: Resources | None = None,
 ) -> Plan:
     """How the run's keys would divide now, for an estimate. Registers and writes nothing.
 
-    What the run planned and hasn't sent yet counts as missing, with all that its shards hold.
+    What is planned at `account` and not sent yet counts as missing, with all that its shards hold,
+    whoever planned it: the run that sends it pays for it, and that may be this one.
     """
     spaces.ensure(connection, space)
-    seen = _look(connection, storage, space, run, rows, shards.FIRST_ROUND, reuse or Reuse(), None)
+    seen = _look(connection, storage, space, run, rows, shards.FIRST_ROUND, reuse or Reuse(), only, replayed)
     with planning(storage, seen.sources, resources) as planned:
         plan = planned.plan
     for entry in seen.planned:
         wanted = plan.listed.get(keys_path(entry.shard.id), 0)
-        if wanted and not entry.joined:
+        row = submissions.get(connection, entry.shard.id, entry.attempt)
+        if wanted and row is not None and row.account == account:
             plan.own -= wanted
             plan.missing += wanted
             plan.tokens += entry.shard.tokens
+    for path, wanted in plan.joined.items():
+        row = seen.live[path]
+        if row.state == submissions.PLANNED and row.account == account:
+            plan.in_flight -= wanted
+            plan.missing += wanted
+            plan.tokens += shards.get(connection, row.shard).tokens
     return plan
 
 
@@ -233,19 +248,18 @@ def _look(
     round: int,
     reuse: Reuse,
     only: pa.Array[Any] | None,
+    replayed: pa.Array[Any] | None,
 ) -> _Seen:
     """Read the epoch, then what is in flight, then the results. The order matters."""
     epoch = spaces.epoch(connection, space.id)
     listed, planned, void = _standing(connection, shards.of_run(connection, run.run, round))
     own = {entry.shard.id for entry in listed}
     live = {
-        keys_path(row.shard): (row.shard, row.attempt)
-        for row in submissions.live(connection, space.id)
-        if row.shard not in own
+        keys_path(row.shard): row for row in submissions.live(connection, space.id) if row.shard not in own
     }
-    for path, (shard, attempt) in live.items():
+    for path, row in live.items():
         if not storage.exists(path):
-            raise _keys_lost(storage, path, f"attempt {attempt} at shard {shard} is in flight")
+            raise _keys_lost(storage, path, f"attempt {row.attempt} at shard {row.shard} is in flight")
     return _Seen(
         epoch=epoch,
         listed=listed,
@@ -257,11 +271,18 @@ def _look(
             results=answers(connection, storage, space.id, run, reuse),
             own=_key_files(connection, storage, listed),
             live=list(live),
-            blocked=dead_letters.blocked_keys(connection, run, space.id),
+            blocked=_blocked(connection, run, space.id, replayed),
             only=only,
             since=reuse.since(runs.get(connection, run.run).started_at),
         ),
     )
+
+
+def _blocked(
+    connection: Connection, run: RunRef, space_id: str, replayed: pa.Array[Any] | None
+) -> pa.Array[Any]:
+    blocked = dead_letters.blocked_keys(connection, run, space_id)
+    return blocked if replayed is None else blocked.filter(pc.invert(pc.is_in(blocked, replayed)))
 
 
 def answers(connection: Connection, storage: Storage, space_id: str, run: RunRef, reuse: Reuse) -> list[str]:

@@ -15,7 +15,7 @@ from include.batches import spaces, submissions
 from include.batches.shard_files import keys_path
 from include.batches.submissions import SubmissionRow
 from include.contracts import Shard
-from include.errors import LedgerError
+from include.errors import ItemsTaken, LedgerError
 from include.ledger.connect import Connection
 from include.requests import results
 from include.requests.key_sets import opened
@@ -33,7 +33,7 @@ def reclaim(
 ) -> SubmissionRow:
     """Have `renew` plan the next attempt of a void one, and return it.
 
-    Raises LedgerError where others have sent some of its items meanwhile: `pack` must divide the
+    Raises ItemsTaken where others have sent some of its items meanwhile: `pack` must divide the
     run's items anew.
     """
     for _ in range(_TRIES):
@@ -44,7 +44,7 @@ def reclaim(
             return renew()
         taken = _taken(connection, storage, row, shard)
         if taken:
-            raise LedgerError(
+            raise ItemsTaken(
                 f"attempt {row.attempt} at shard {row.shard} was never paid for ({row.reason}), and"
                 f" {taken:,} of its {shard.items:,} items were sent by others since; clear the task"
                 " `pack` of this run, which leaves those out"

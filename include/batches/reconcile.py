@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
 
 from include.batches import dead_letters, runs, submissions
 from include.batches.pack import answers
@@ -41,13 +44,14 @@ def reconcile(
     *,
     run: RunRef,
     rows: Sequence[str],
+    only: pa.Array[Any] | None = None,
     reuse: Reuse | None = None,
     resources: Resources | None = None,
 ) -> Accounts:
     """The accounts of a run whose shards have landed and whose dead letters are buried.
 
-    `rows` are Parquet files of `RUN_ROW_SCHEMA`, relative to the storage root. Raises
-    ReconcileError that counts the items nobody can account for, and names the first.
+    `rows` are Parquet files of `RUN_ROW_SCHEMA`, relative to the storage root; `only` restricts them to
+    these keys. Raises ReconcileError that counts the items nobody can account for, and names the first.
     """
     reuse = reuse or Reuse()
     given = answers(connection, storage, space.id, run, reuse)
@@ -57,6 +61,7 @@ def reconcile(
         own=[path for path in given if submission_of(path) in paid],
         results=[path for path in given if submission_of(path) not in paid],
         blocked=dead_letters.accounted_keys(connection, run, space.id),
+        only=only,
         since=reuse.since(runs.get(connection, run.run).started_at),
     )
     with planning(storage, sources, resources) as planned:

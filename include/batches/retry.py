@@ -34,6 +34,7 @@ def pack_retry(
     deployment: str,
     reuse: Reuse | None = None,
     structured: bool = False,
+    replayed: pa.Array[Any] | None = None,
     resources: Resources | None = None,
 ) -> PackReport:
     """Pack what failed in the first round as the run's second round; see `pack` for the rest.
@@ -55,6 +56,7 @@ def pack_retry(
         reuse=reuse,
         structured=structured,
         only=asked_again(connection, storage, run),
+        replayed=replayed,
         resources=resources,
     )
 

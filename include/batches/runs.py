@@ -13,7 +13,7 @@ import orjson
 import pendulum
 
 from include.contracts import JSON, RunRef
-from include.errors import LedgerError, RunCancelled
+from include.errors import LedgerError, RunCancelled, RunStopped
 from include.ledger.connect import Connection
 
 RunState = Literal["running", "succeeded", "failed", "dry_run", "cancelled"]
@@ -22,7 +22,8 @@ EndState = Literal["succeeded", "failed", "dry_run", "cancelled"]
 
 @dataclass(frozen=True, slots=True)
 class RunRow:
-    """One run. `counts` holds what each step reported, by the step's name."""
+    """One run. `counts` holds what each step reported, by the step's name; `stopped` is why it sends
+    nothing more, "" where it does."""
 
     run: str
     workload: str
@@ -34,7 +35,9 @@ class RunRow:
     budget_usd: float | None
     estimated_usd: float | None
     counts: Mapping[str, dict[str, JSON]]
+    stopped: str
     started_at: pendulum.DateTime
+    working_since: pendulum.DateTime
     finished_at: pendulum.DateTime | None
 
 
@@ -51,7 +54,9 @@ def create(
     connection.execute(
         "insert into runs (run, workload, corpus, state, plan_uri, space, priority, budget_usd, started_at)"
         " values (%s, %s, %s, 'running', %s, %s, %s, %s, batch_inference.now())"
-        " on conflict (run) do update set state = 'running', finished_at = null,"
+        " on conflict (run) do update set state = 'running', finished_at = null, stopped = '',"
+        " working_since = case when runs.state = 'running' then runs.working_since"
+        " else batch_inference.now() end,"
         " plan_uri = coalesce(excluded.plan_uri, runs.plan_uri),"
         " space = coalesce(excluded.space, runs.space),"
         " priority = excluded.priority, budget_usd = excluded.budget_usd",
@@ -79,12 +84,32 @@ def record_estimate(connection: Connection, run: str, usd: float) -> None:
 
 
 def reopen(connection: Connection, run: str) -> None:
-    """A run that had ended works again; one that was cancelled stays so until `prepare` is cleared."""
+    """A run that had ended works again; one that was cancelled stays so until `prepare` is cleared.
+
+    Who takes it up again has mended what had stopped it.
+    """
     connection.execute(
-        "update runs set state = 'running', finished_at = null"
+        "update runs set state = 'running', finished_at = null, stopped = '',"
+        " working_since = batch_inference.now()"
         " where run = %s and state in ('succeeded', 'failed')",
         (run,),
     )
+
+
+def stop(connection: Connection, run: str, reason: str) -> None:
+    """The run sends nothing more, for this reason; what was sent before is followed and landed."""
+    _one(
+        connection.execute(
+            "update runs set stopped = case when stopped = '' then %s else stopped end where run = %s",
+            (reason, run),
+        ).rowcount,
+        run,
+    )
+
+
+def resume(connection: Connection, run: str) -> None:
+    """The run may send again: what stopped it is mended."""
+    _one(connection.execute("update runs set stopped = '' where run = %s", (run,)).rowcount, run)
 
 
 def refuse_cancelled(connection: Connection, run: str) -> None:
@@ -92,6 +117,17 @@ def refuse_cancelled(connection: Connection, run: str) -> None:
     if get(connection, run).state == "cancelled":
         raise RunCancelled(
             f"run {run!r} was cancelled, and sends nothing more; clear its task `prepare` to take it up again"
+        )
+
+
+def refuse_idle(connection: Connection, run: str) -> None:
+    """Raise RunCancelled or RunStopped where the run sends nothing more."""
+    refuse_cancelled(connection, run)
+    reason = get(connection, run).stopped
+    if reason:
+        raise RunStopped(
+            f"run {run!r} stopped sending: {reason}. Once that is mended, clear the run's failed tasks with"
+            f" all downstream; while it still works, `resume {run}` first. What was sent isn't sent again"
         )
 
 
@@ -131,7 +167,7 @@ def recent(connection: Connection, *, corpus: str | None = None, limit: int = 50
 
 def _row(row: Mapping[str, object]) -> RunRow:
     values = dict(row)
-    for name in ("started_at", "finished_at"):
+    for name in ("started_at", "working_since", "finished_at"):
         moment = values[name]
         values[name] = None if moment is None else pendulum.instance(moment)  # type: ignore[call-overload]
     return RunRow(**values)  # type: ignore[arg-type]

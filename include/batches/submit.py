@@ -35,6 +35,7 @@ from include.contracts import BatchProvider, BatchState, BatchStatus, Limits, Pr
 from include.errors import (
     AccountError,
     BudgetExceeded,
+    ItemsTaken,
     LedgerError,
     ProviderError,
     ProviderRefused,
@@ -108,10 +109,10 @@ def submit(
 
     Idempotent, and safe to kill at any point. `run` is the run that asks, and pays if it submits.
     An attempt that is void is followed to the next one, or to a new one while its items are free
-    (LedgerError where they aren't: `pack` again). What another run has at another account is waited
+    (ItemsTaken where they aren't: `pack` again). What another run has at another account is waited
     for until it landed. Raises AccountError (mend, then run the step again), ProviderRefused (a fault
-    of the set-up), BudgetExceeded (its claims are released), RunCancelled (what was sent before is
-    still followed).
+    of the set-up), BudgetExceeded (its claims are released), RunCancelled or RunStopped (what was sent
+    before is still followed).
     """
     shard = shards.get(connection, shard_id)
     want = admission.want_of(shard, price, output_tokens_per_line, provider.account)
@@ -127,13 +128,13 @@ def submit(
                     return found
                 row = found
             elif row.state == VOID:
-                runs.refuse_cancelled(connection, run)
+                runs.refuse_idle(connection, run)
                 # A new attempt that could only be refused would be one more void row.
                 admission.check_budget(connection, row, want, run)
                 next_one = partial(renew, connection, row, shard, run=run, reason=row.reason)
                 row = reclaim(connection, storage, row, shard, next_one)
             elif row.state == PLANNED:
-                runs.refuse_cancelled(connection, run)
+                runs.refuse_idle(connection, run)
                 step = _send(task, _at_home(task, row))
                 if isinstance(step, Waiting):
                     return step
@@ -200,7 +201,7 @@ def check_account(row: SubmissionRow, provider: BatchProvider) -> None:
 def _elsewhere(task: _Task, row: SubmissionRow) -> SubmissionRow | Waiting:
     """Another run's submission at another account: its next attempt where it is void, else wait.
 
-    Raises LedgerError where nobody will send it any more: its items are free, for `pack` to divide.
+    Raises ItemsTaken where nobody will send it any more: its items are free, for `pack` to divide.
     """
     following = submissions.get(task.connection, row.shard, row.attempt + 1)
     if row.state == VOID and following is not None:
@@ -212,7 +213,7 @@ def _elsewhere(task: _Task, row: SubmissionRow) -> SubmissionRow | Waiting:
             task.connection, row.id
         )
     if row.state == VOID:
-        raise LedgerError(
+        raise ItemsTaken(
             f"attempt {row.attempt} at shard {row.shard} was joined from run {row.run} at account"
             f" {row.account}, and will never be sent there ({row.reason}); clear the task `pack` of this"
             " run, which sends what it needs from its own account"

@@ -79,6 +79,13 @@ class BudgetConfig(StrictModel):
     run_usd: float | None = Field(default=None, ge=0)
 
 
+class DeadlineConfig(StrictModel):
+    """How many hours a run's batches may take, null for no end, and what then becomes of the rest."""
+
+    hours: float | None = Field(default=None, gt=0)
+    then: Literal["send_again", "dead_letter"] = "send_again"
+
+
 class CorpusConfig(StrictModel):
     """One corpus, whole. Frozen into a run's plan by `to_plan` and read back by `from_plan`."""
 
@@ -90,6 +97,8 @@ class CorpusConfig(StrictModel):
     presend: str | None = None
     presend_text: bool = False
     budget: BudgetConfig = BudgetConfig()
+    max_failed_share: float | None = Field(default=0.5, ge=0, le=1)
+    deadline: DeadlineConfig = DeadlineConfig()
     approval_above_usd: float | None = Field(default=None, ge=0)
     schedules: dict[Workload, str | None] = Field(default={})
     golden_set: str | None = None

@@ -36,8 +36,8 @@ def path(space_id: str, submission: str) -> str:
 
 
 def submission_of(results_path: str) -> str:
-    """The submission that a results file is named after."""
-    return results_path.rsplit("/", 1)[-1].removesuffix(".parquet")
+    """The submission that a results file is named after; what stands behind its first dot is not it."""
+    return results_path.rsplit("/", 1)[-1].partition(".")[0]
 
 
 def files(storage: Storage, space_id: str) -> list[str]:
@@ -64,6 +64,12 @@ def keys_matrix(keys: pa.Array[Any] | pa.ChunkedArray[Any]) -> npt.NDArray[np.ui
     buffer = array.buffers()[1]
     whole = np.frombuffer(memoryview(buffer), dtype=">u8").reshape(-1, 2) if buffer is not None else _NO_KEYS
     return whole[array.offset : array.offset + len(array)]
+
+
+def key_list(keys: pa.Array[Any] | pa.ChunkedArray[Any]) -> list[bytes]:
+    """Keys as bytes objects, for few of them."""
+    found: list[Any] = keys.to_pylist()
+    return found
 
 
 _NO_KEYS: npt.NDArray[np.uint64] = np.empty((0, 2), dtype=">u8")

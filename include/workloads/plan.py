@@ -15,6 +15,7 @@ from include.contracts import JSON, RunRef, Space
 from include.corpora.config import CorpusConfig
 from include.errors import PlanMissing
 from include.storage import Storage
+from include.workloads.replay import Replay
 
 PLAN_FORMAT = 1
 
@@ -57,6 +58,7 @@ class Request:
     budget_usd: float | None = None
     priority: int = 0
     approve: bool = False
+    replay: Replay | None = None
 
     def wanted_partitions(self, *, dated: bool) -> tuple[str, ...] | None:
         """The partitions this run may see; None means all. Named ones beat the window.
@@ -70,7 +72,11 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The frozen plan. `config` is the corpus as it was resolved, as plain data."""
+    """The frozen plan. `config` is the corpus as it was resolved, as plain data.
+
+    `space` is what the answers are for; `asked` is the space that is asked instead, in a replay with a
+    change of model or parameters.
+    """
 
     run: str
     workload: str
@@ -85,6 +91,7 @@ class Plan:
     created_at: str
     disagreements: tuple[str, ...] = ()
     prepared: dict[str, JSON] = field(default_factory=dict)
+    asked: dict[str, Any] | None = None
     format: int = PLAN_FORMAT
 
     def corpus_config(self) -> CorpusConfig:
@@ -93,15 +100,11 @@ class Plan:
 
     def space_of(self) -> Space:
         """The space that this run's items live in."""
-        known = self.space
-        return Space(
-            protocol=known["protocol"],
-            service=known["service"],
-            endpoint=known["endpoint"],
-            model=known["model"],
-            params=known["params"],
-            presend=known.get("presend", ""),
-        )
+        return _space(self.space)
+
+    def asked_space(self) -> Space:
+        """The space that this run's requests are made in."""
+        return _space(self.asked or self.space)
 
     def partitions(self) -> dict[str, bool]:
         """The partitions that the run saw, and of each whether it read it whole."""
@@ -137,6 +140,18 @@ class Plan:
         asked["window"] = Window(**asked["window"]) if asked.get("window") else None
         if asked.get("partitions") is not None:
             asked["partitions"] = tuple(asked["partitions"])
+        asked["replay"] = Replay.from_json(asked["replay"]) if asked.get("replay") else None
         values["request"] = Request(**asked)
         values["disagreements"] = tuple(values.get("disagreements", ()))
         return cls(**values)
+
+
+def _space(known: dict[str, Any]) -> Space:
+    return Space(
+        protocol=known["protocol"],
+        service=known["service"],
+        endpoint=known["endpoint"],
+        model=known["model"],
+        params=known["params"],
+        presend=known.get("presend", ""),
+    )

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from include.batches import claims, runs, spaces, submissions
+from include.batches import claims, dead_letters, runs, spaces, submissions
 from include.batches.runs import RunRow
 from include.batches.submissions import SubmissionRow
 from include.contracts import RunRef, Usage
@@ -145,6 +145,7 @@ def finish(services: Services, ref: RunRef) -> Report | None:
         if row.state == "running":
             runs.finish(connection, ref.run, "failed")
             row = runs.get(connection, ref.run)
+        dead_letters.put_back(connection, ref.run)
         # What it never sent others may send, and must see in their estimate.
         claims.release(connection, None, ref.run, f"run {ref.run} is {row.state}")
         paid = submissions.of_run(connection, ref.run)
@@ -163,7 +164,7 @@ def gather(
     counts: dict[str, dict[str, Any]] = {step: dict(found) for step, found in row.counts.items()}
     landed = [submission for submission in paid if submission.landed_at is not None]
     usage = sum((_usage(submission) for submission in landed), Usage())
-    space = plan.space_of() if plan else None
+    space = plan.asked_space() if plan else None
     price = price_for(space.protocol, space.model) if space else None
     spent = sum(submission.cost_usd or 0.0 for submission in landed)
     saved = (price.cost(usage, batch=False) - spent) if price else 0.0
@@ -176,6 +177,7 @@ def gather(
     if moved:
         notes.append(f"the service answered as {', '.join(moved)}, and as {proven} when it was probed")
     notes += _of_reading(counts, plan)
+    notes += _of_letters(counts, plan)
     lacking = int(merged(counts, "verify", "unaccounted"))
     if lacking:
         notes.append(
@@ -231,6 +233,26 @@ def _of_reading(counts: Mapping[str, Any], plan: Plan | None) -> list[str]:
         asked = plan.request.wanted_partitions(dated=plan.corpus_config().source.dated)
         if asked:
             notes.append(f"the source has none of the partitions {', '.join(asked)}; nothing was read")
+    return notes
+
+
+def _of_letters(counts: Mapping[str, Any], plan: Plan | None) -> list[str]:
+    """What became of the letters of a replay."""
+    if plan is None or plan.request.replay is None:
+        return []
+    found = counts.get("prepare") or {}
+    notes = [
+        f"{found.get('letters', 0):,} dead letters match, {found.get('asked', 0):,} of them are asked again, "
+        f"{merged(counts, 'dead_letters', 'resolved'):,} are resolved"
+    ]
+    if found.get("unwanted"):
+        notes.append(f"{found['unwanted']:,} are of texts that no document holds any more: they are closed")
+    if found.get("unfound"):
+        notes.append(
+            f"{found['unfound']:,} are of no chunk that is stored in the index's chunking: run the ingest"
+        )
+    for model, letters in (found.get("elsewhere") or {}).items():
+        notes.append(f"{letters:,} more are for {model} in another space, which this index isn't built with")
     return notes
 
 

@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import pendulum
-from airflow.sdk import DAG, Asset, CronDataIntervalTimetable, Param, task_group
+from airflow.sdk import DAG, Asset, CronDataIntervalTimetable, task_group
 from airflow.sdk.configuration import conf
 from airflow.sdk.definitions._internal.node import DAGNode
 
+from batch_inference.forms import params_of
 from batch_inference.operators import ApproveOperator, StepOperator, SubmitOperator
 from batch_inference.sensors import BatchSensor
 from include.corpora.config import CorpusConfig, load_all
@@ -53,61 +54,6 @@ def refuse_invalid_corpora() -> None:
         raise ConfigError("\n".join(wrong))
 
 
-def params(config: CorpusConfig) -> dict[str, Param]:
-    """The trigger form."""
-    return {
-        "partitions": Param(
-            None,
-            type=["null", "array"],
-            items={"type": "string"},
-            title="Partitions",
-            description="Only these partitions, one a line; empty means all of them. Scheduled runs "
-            "and backfills see those of their data interval.",
-        ),
-        "sample": Param(
-            None,
-            type=["null", "integer"],
-            minimum=1,
-            title="Sample",
-            description="Take only about this many documents, spread over the corpus. "
-            "A sampled run deletes and publishes nothing.",
-        ),
-        "limit": Param(
-            None,
-            type=["null", "integer"],
-            minimum=1,
-            title="Limit",
-            description="Stop reading after this many documents. A limited run deletes and "
-            "publishes nothing.",
-        ),
-        "dry_run": Param(
-            False,
-            type="boolean",
-            title="Dry run",
-            description="End after the estimate: nothing is sent, nothing is spent.",
-        ),
-        "budget_usd": Param(
-            config.budget.run_usd,
-            type=["null", "number"],
-            minimum=0,
-            title="Budget, US dollars",
-            description="The run fails before sending anything if its estimate passes this.",
-        ),
-        "approve": Param(
-            False,
-            type="boolean",
-            title="Ask before spending",
-            description="Wait for a person's approval once the cost is estimated.",
-        ),
-        "priority": Param(
-            0,
-            type="integer",
-            title="Priority",
-            description="Where runs wait for room at the account, higher goes first.",
-        ),
-    }
-
-
 def build(workload: str, config: CorpusConfig, doc_md: str) -> DAG:
     """The DAG of one workload over one corpus."""
     corpus = config.corpus
@@ -121,7 +67,7 @@ def build(workload: str, config: CorpusConfig, doc_md: str) -> DAG:
         start_date=_START,
         catchup=False,
         max_active_runs=8,
-        params=params(config),
+        params=params_of(workload, config),
         tags=[workload, corpus],
         default_args={
             "retries": 3,

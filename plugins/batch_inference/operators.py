@@ -19,12 +19,14 @@ from include.errors import (
     BudgetExceeded,
     ConfigError,
     IndexMismatch,
+    ItemsTaken,
     PlanMissing,
     ProviderRefused,
     PublishRefused,
     QueueFull,
     ReconcileError,
     RunCancelled,
+    RunStopped,
     TooMuchBadInput,
 )
 
@@ -32,10 +34,12 @@ FINAL = (
     ConfigError,
     BudgetExceeded,
     IndexMismatch,
+    ItemsTaken,
     PlanMissing,
     PublishRefused,
     ReconcileError,
     RunCancelled,
+    RunStopped,
     TooMuchBadInput,
 )
 """Errors that a retry can't mend."""
@@ -69,7 +73,7 @@ class StepOperator(BaseOperator):
             context["part"] = f"{self.step} {self.part}"
         try:
             if self.step == "prepare":
-                return steps.prepare(services(), ref, request(context))
+                return steps.prepare(services(), ref, request(self.workload, context))
             arguments = () if self.part is None else (self.part,)
             result = getattr(steps, self.step)(services(), ref, *arguments)
             # XCom carries labels and waits; a report is for storage and the log.

@@ -6,8 +6,11 @@ import hashlib
 import re
 from typing import Any
 
-from include.contracts import RunRef
+from batch_inference.forms import REPLAY
+from include.batches.dead_letters import Which
+from include.contracts import OutcomeClass, RunRef
 from include.workloads.plan import Request, Window
+from include.workloads.replay import Change, Replay
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.-]+")
 _LONGEST = 100
@@ -27,18 +30,40 @@ def run_ref(workload: str, corpus: str, context: Any) -> RunRef:
     )
 
 
-def request(context: Any) -> Request:
+def request(workload: str, context: Any) -> Request:
     """What the trigger form, the schedule or the backfill asked for."""
     params = context["params"]
     return Request(
         window=_window(context),
         partitions=tuple(params["partitions"]) if params.get("partitions") else None,
         sample=params.get("sample"),
-        limit=params.get("limit"),
+        limit=None if workload == REPLAY else params.get("limit"),
         dry_run=bool(params.get("dry_run")),
         budget_usd=params.get("budget_usd"),
         priority=int(params.get("priority") or 0),
         approve=bool(params.get("approve")),
+        replay=_replay(params) if workload == REPLAY else None,
+    )
+
+
+def _replay(params: Any) -> Replay:
+    """Which dead letters are asked again, and how."""
+    return Replay(
+        which=Which(
+            state=params.get("state") or "open",
+            cls=OutcomeClass(params["class"]) if params.get("class") else None,
+            code=params.get("code") or None,
+            document=params.get("document") or None,
+            run=params.get("run") or None,
+            min_age_hours=params.get("min_age_hours"),
+            max_age_hours=params.get("max_age_hours"),
+            limit=params.get("limit"),
+        ),
+        change=Change(
+            max_input_tokens=params.get("max_input_tokens"),
+            max_tokens=params.get("max_tokens"),
+            model=params.get("model") or None,
+        ),
     )
 
 

@@ -10,7 +10,7 @@ from include.ledger.connect import Connection
 from include.requests.reuse import Plan
 from include.storage import Storage
 from tests.batches.packing import OFFLINE, Bench
-from tests.batches.submitting import SPACE
+from tests.batches.submitting import ACCOUNT, SPACE
 
 TEXTS = [f"text number {number}" for number in range(8)]
 
@@ -24,7 +24,7 @@ def bench(ledger: Connection, storage: Storage) -> Bench:
 
 
 def estimate(bench: Bench) -> Plan:
-    return preview(bench.ledger, bench.storage, SPACE, run=bench.run, rows=bench.rows)
+    return preview(bench.ledger, bench.storage, SPACE, run=bench.run, rows=bench.rows, account=ACCOUNT)
 
 
 def test_who_wants_an_item_of_a_failed_run_estimates_and_sends_that_one(
@@ -54,6 +54,27 @@ def test_a_cleared_runs_own_estimate_holds_what_it_planned_before(bench: Bench) 
     assert planned.tokens == sum(len(text.split()) for text in TEXTS)
     bench.ledger.execute("update submissions set state = 'running'")
     assert (estimate(bench).missing, estimate(bench).tokens, estimate(bench).own) == (0, 0, 8)
+
+
+def test_who_joins_what_is_still_planned_may_pay_for_it(
+    bench: Bench, ledger: Connection, storage: Storage
+) -> None:
+    other = Bench(ledger, storage, OFFLINE, [TEXTS[7], "text of the other"], run="second")
+    shard = bench.listed()[0].shard
+    assert (estimate(other).missing, estimate(other).in_flight) == (2, 0)
+    assert estimate(other).tokens == shard.tokens + 4
+    other.pack()
+    assert estimate(other).tokens == shard.tokens + 4, "on its list, and still not sent"
+    ledger.execute("update submissions set account = 'another' where run = 'first'")
+    assert (estimate(other).tokens, estimate(other).own) == (4, 1), "another account's batch is not ours to pay"
+    ledger.execute("update submissions set account = %s, state = 'running' where run = 'first'", (ACCOUNT,))
+    assert estimate(other).tokens == 4
+
+
+def test_a_second_attempt_that_is_planned_is_in_the_estimate(bench: Bench) -> None:
+    bench.ledger.execute("update run_shards set round = 2")
+    assert (estimate(bench).missing, estimate(bench).in_flight) == (8, 0)
+    assert estimate(bench).tokens == sum(len(text.split()) for text in TEXTS)
 
 
 def test_an_estimate_changes_nothing(bench: Bench) -> None:

@@ -9,12 +9,16 @@ from typing import Any
 
 import pytest
 
+from include.batches import dead_letters, runs
+from include.batches.dead_letters import DeadLetter, LetterState, Which
 from include.contracts import RunRef
-from include.indexes.live import find_pointer
+from include.indexes.live import find_pointer, read_pointer
+from include.ledger import clock
 from include.settings import Settings
 from include.workloads import steps
 from include.workloads.clients import services as environment_services
 from include.workloads.plan import Request
+from include.workloads.replay import Change, Replay
 from include.workloads.report import Report
 from include.workloads.services import Services
 from tests.conftest import Emulator
@@ -55,12 +59,23 @@ class World:
         rows = "".join(json.dumps({"id": name, "text": text}) + "\n" for name, text in texts.items())
         self.services.storage.write_bytes("sources/all.jsonl", rows.encode())
 
+    def configure(self, more: str) -> None:
+        """Put further lines into the corpus's YAML."""
+        (self.corpora / "letters.yaml").write_text(YAML + more)
+
+    def advance(self, seconds: float) -> None:
+        """Move the ledger's clock and the emulator's together."""
+        with self.services.ledger() as ledger:
+            clock.advance(ledger, seconds)
+        self.emulator.advance(seconds)
+
     def begin(self, **request: Any) -> tuple[RunRef, list[str]]:
-        """A run up to its estimate."""
+        """A run up to its estimate: an ingest, or with `replay` a replay."""
         self.runs += 1
         name = f"run-{self.runs}"
-        uri = f"runs/initial_ingest/letters/{name}"
-        ref = RunRef(f"initial_ingest__letters/{name}", "initial_ingest", "letters", uri)
+        workload = "dead_letter_replay" if request.get("replay") else "initial_ingest"
+        uri = f"runs/{workload}/letters/{name}"
+        ref = RunRef(f"{workload}__letters/{name}", workload, "letters", uri)
         ranges = steps.prepare(self.services, ref, Request(**request))
         steps.estimate(self.services, ref)
         return ref, ranges
@@ -85,6 +100,34 @@ class World:
         report = steps.report(self.services, ref)
         assert report is not None
         return report
+
+    def run(self, **request: Any) -> Report:
+        """A whole run."""
+        ref, ranges = self.begin(**request)
+        self.send(ref)
+        return self.end(ref, ranges)
+
+    def replay(self, change: Change | None = None, **which: Any) -> Report:
+        """A whole replay of the letters described."""
+        return self.run(replay=Replay(Which(**which), change or Change()))
+
+    def letters(self, state: LetterState | None = None) -> list[DeadLetter]:
+        """The dead letters in this state, or all, the newest first."""
+        with self.services.ledger() as ledger:
+            return dead_letters.find(ledger, state=state, limit=10_000)
+
+    def counts(self, ref: RunRef, step: str) -> dict[str, Any]:
+        """What a step of a run recorded."""
+        with self.services.ledger() as ledger:
+            return dict(runs.get(ledger, ref.run).counts[step])
+
+    def rows(self) -> dict[str, dict[str, Any]]:
+        """The rows of the live index, by document and text."""
+        pointer = read_pointer(self.services.storage, "letters")
+        store = self.services.store(pointer.store, pointer.store_url)
+        ids = [str(one) for table in store.ids(pointer.index) for one in table["chunk_id"].to_pylist()]
+        found = store.fetch(pointer.index, ids).to_pylist()
+        return {f"{row['document_id']}: {row['text']}": row for row in found}
 
     @property
     def published(self) -> bool:

@@ -31,7 +31,9 @@ create table runs (                                -- batches/runs.py
     budget_usd double precision,
     estimated_usd double precision,
     counts jsonb not null default '{}',            -- what each step reported, by step
+    stopped text not null default '',              -- why it sends nothing more, until it is taken up again
     started_at timestamptz not null,
+    working_since timestamptz not null default now(), -- when it began, or was taken up again after its end
     finished_at timestamptz
 );
 create index runs_by_corpus on runs (corpus, started_at);
@@ -176,9 +178,10 @@ create table dead_letters (                        -- batches/dead_letters.py
     message text not null default '',
     attempts integer not null default 1,
     state text not null check (state in ('open', 'replaying', 'resolved', 'discarded')),
-    reason text not null default '',               -- why it was discarded
+    reason text not null default '',               -- why it was discarded, or resolved without an answer
     body_uri text not null default '',
-    run text not null,
+    run text not null,                             -- the run that failed with it last
+    replay text not null default '',               -- the run that asks, or last asked, it again
     opened_at timestamptz not null,
     changed_at timestamptz not null
 );

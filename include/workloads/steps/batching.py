@@ -3,29 +3,32 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from include.batches import claims, failures, guard, runs, shards, submissions
+from include.batches import deadline as deadlines
 from include.batches import land as landing
 from include.batches import pack as packing
 from include.batches import retry as retrying
-from include.batches import runs, shards, submissions
 from include.batches import submit as submitting
 from include.batches import watch as watching
 from include.batches.cancel import cancel_batch
 from include.contracts import Limits, RunRef, Space
+from include.errors import AccountError, BatchInferenceError, LedgerError, RunCancelled, RunStopped
 from include.indexes import versions
 from include.ledger.connect import Connection
 from include.reference import limits_for, price_for
 from include.workloads.plan import Plan
 from include.workloads.services import Endpoint, Services
+from include.workloads.steps.replaying import asking
 from include.workloads.steps.shared import (
     FIRST,
     SECOND,
+    deadline_of,
     endpoint_of,
     listed,
     parts,
-    rows_of,
     shards_of,
     working_plan,
 )
@@ -36,40 +39,50 @@ log = logging.getLogger(__name__)
 def pack(services: Services, ref: RunRef) -> list[str]:
     """Register the shards of what has no result and isn't in flight; returns the parts to map over."""
     plan = working_plan(services, ref)
-    space, config = plan.space_of(), plan.corpus_config()
+    config = plan.corpus_config()
     endpoint = endpoint_of(services, plan)
     with services.ledger() as connection:
+        asked = asking(services, connection, ref, plan)
         report = packing.pack(
             connection,
             services.storage,
             endpoint.offline,
-            space,
-            _limits(space, endpoint),
-            run=ref,
-            rows=rows_of(services, ref),
+            asked.space,
+            _limits(asked.space, endpoint),
+            run=asked.scope,
+            rows=asked.rows,
             account=endpoint.account,
             deployment=plan.deployment,
             inputs_per_line=config.embedding.inputs_per_line,
+            only=asked.only,
+            replayed=asked.replayed,
         )
         return _parts(connection, ref, plan, "pack", FIRST, report)
 
 
 def pack_retry(services: Services, ref: RunRef) -> list[str]:
-    """Pack the run's retryable and invalid items together, for their second attempt."""
+    """Pack the run's retryable and invalid items together, for their second attempt.
+
+    None after a deadline that buries them.
+    """
     plan = working_plan(services, ref)
-    space = plan.space_of()
     endpoint = endpoint_of(services, plan)
     with services.ledger() as connection:
+        if deadlines.gives_up(connection, ref.run, deadline_of(plan)):
+            log.warning("The deadline of run %s has passed: what failed isn't sent again", ref.run)
+            return parts(len(listed(connection, ref, plan, SECOND)), SECOND)
+        asked = asking(services, connection, ref, plan)
         report = retrying.pack_retry(
             connection,
             services.storage,
             endpoint.offline,
-            space,
-            _limits(space, endpoint),
-            run=ref,
-            rows=rows_of(services, ref),
+            asked.space,
+            _limits(asked.space, endpoint),
+            run=asked.scope,
+            rows=asked.rows,
             account=endpoint.account,
             deployment=plan.deployment,
+            replayed=asked.replayed,
         )
         return _parts(connection, ref, plan, "pack_retry", SECOND, report)
 
@@ -90,20 +103,66 @@ def _limits(space: Space, endpoint: Endpoint) -> Limits:
 
 
 def submit(services: Services, ref: RunRef, part: str) -> dict[str, Any] | None:
-    """Submit the part's shards, each once. Returns why and how long to wait, or None when all are in."""
+    """Submit the part's shards, each once. Returns why and how long to wait, or None when all are in.
+
+    Where the run may send nothing more, what it sent before is still followed: it is refused only where
+    nothing of the part was sent.
+    """
     plan = working_plan(services, ref)
     endpoint = endpoint_of(services, plan)
-    waiting: submitting.Waiting | None = None
     with services.ledger() as connection:
-        entries = shards_of(connection, ref, plan, part)
-        for entry in entries:
-            step = _submit(services, connection, plan, ref, endpoint, entry)
-            if isinstance(step, submitting.Waiting) and (waiting is None or step.seconds < waiting.seconds):
-                waiting = step
-    if waiting is None:
-        log.info("%s: all %d shards are submitted", part, len(entries))
+        found = _advance(services, connection, plan, ref, endpoint, part)
+    if found.refused is not None:
+        if not found.submitted:
+            raise found.refused
+        log.warning("%s: what was sent is followed, and the rest isn't sent: %s", part, found.refused)
+    if found.waiting is None:
+        log.info("%s: all %d shards that are sent are submitted", part, len(found.submitted))
         return None
-    return {"seconds": waiting.seconds, "reason": waiting.reason}
+    return {"seconds": found.waiting.seconds, "reason": found.waiting.reason}
+
+
+@dataclass(slots=True)
+class _Advanced:
+    """What became of a part's shards: those at the provider, why others must wait (the shortest wait), and
+    why still others are never sent."""
+
+    submitted: list[tuple[shards.ListedShard, submitting.Submitted]] = field(default_factory=list)
+    waiting: submitting.Waiting | None = None
+    refused: BatchInferenceError | None = None
+
+    def wait(self, step: submitting.Waiting) -> None:
+        """Wait at most so long."""
+        if self.waiting is None or step.seconds < self.waiting.seconds:
+            self.waiting = step
+
+
+def _advance(
+    services: Services, connection: Connection, plan: Plan, ref: RunRef, endpoint: Endpoint, part: str
+) -> _Advanced:
+    """Bring each shard of a part to the provider, as far as it goes now."""
+    found = _Advanced()
+    for entry in shards_of(connection, ref, plan, part):
+        left = deadlines.seconds_left(connection, ref.run, deadline_of(plan), entry.round)
+        over = left is not None and left <= 0
+        if over and deadlines.end_unsent(connection, services.storage, endpoint.provider, entry):
+            continue
+        try:
+            step = _submit(services, connection, plan, ref, endpoint, entry)
+        except (RunCancelled, RunStopped) as error:
+            found.refused = found.refused or error
+            continue
+        except AccountError as error:
+            runs.stop(connection, ref.run, str(error))
+            found.refused = found.refused or error
+            continue
+        if isinstance(step, submitting.Submitted):
+            found.submitted.append((entry, step))
+        else:
+            seconds = step.seconds if over or left is None else min(step.seconds, left)
+            found.wait(submitting.Waiting(step.reason, seconds))
+            log.info("Shard %s waits: %s", entry.shard.id, step.reason)
+    return found
 
 
 def _submit(
@@ -114,7 +173,7 @@ def _submit(
     endpoint: Endpoint,
     entry: shards.ListedShard,
 ) -> submitting.Submitted | submitting.Waiting:
-    space = plan.space_of()
+    space = plan.asked_space()
     return submitting.submit(
         connection,
         services.storage,
@@ -137,56 +196,67 @@ def watch(services: Services, ref: RunRef, part: str) -> dict[str, Any] | None:
     config = plan.corpus_config()
     endpoint = endpoint_of(services, plan)
     pending: list[str] = []
-    seconds: float | None = None
     with services.ledger() as connection:
-        for entry in shards_of(connection, ref, plan, part):
-            step = _submit(services, connection, plan, ref, endpoint, entry)
-            if isinstance(step, submitting.Waiting):
-                seconds = min(seconds or step.seconds, step.seconds)
-                log.info("Shard %s waits: %s", entry.shard.id, step.reason)
-                continue
+        found = _advance(services, connection, plan, ref, endpoint, part)
+        for entry, step in found.submitted:
             row = submissions.by_id(connection, step.id)
             seen = watching.look(connection, endpoint.provider, row, settings=services.settings)
             if seen is watching.Seen.AGAIN:
-                seconds = min(
-                    seconds or services.settings.admission_seconds, services.settings.admission_seconds
-                )
+                found.wait(submitting.Waiting("its batch never ran", services.settings.admission_seconds))
             elif not seen:
                 assert row.batch_id is not None
                 pending.append(row.batch_id)
-                _cancel_overdue(services, connection, endpoint, row)
-    if not pending and seconds is None:
+                left = deadlines.seconds_left(connection, ref.run, deadline_of(plan), entry.round)
+                if left is not None and left > 0:
+                    found.wait(submitting.Waiting("the run's deadline", left))
+                _cancel_late(services, connection, endpoint, row, ref, left)
+    if not pending and found.waiting is None:
         return None
     return {
         "provider": config.embedding.provider,
         "connection": config.embedding.connection,
         "batch_ids": pending,
-        "seconds": seconds,
+        "seconds": None if found.waiting is None else found.waiting.seconds,
     }
 
 
-def _cancel_overdue(
-    services: Services, connection: Connection, endpoint: Endpoint, row: submissions.SubmissionRow
+def _cancel_late(
+    services: Services,
+    connection: Connection,
+    endpoint: Endpoint,
+    row: submissions.SubmissionRow,
+    ref: RunRef,
+    left: float | None,
 ) -> None:
-    """A batch that takes longer than any should is cancelled: what it has done is landed, the rest is
-    asked again. Told once; where the provider can't be reached, the next look tells it."""
-    if row.batch_id and watching.is_overdue(connection, row, services.settings):
-        log.warning(
-            "Batch %s has run for over %.0f hours: cancelling it to land what it has done",
-            row.batch_id,
-            services.settings.batch_deadline_hours,
-        )
-        if cancel_batch(endpoint.provider, row):
-            submissions.told_to_stop(connection, row)
+    """A batch that takes longer than any should, or than its run may, is cancelled: what it has done is
+    landed. Told once; where the provider can't be reached, the next look tells it."""
+    if watching.is_overdue(connection, row, services.settings):
+        why = f"it has run for over {services.settings.batch_deadline_hours:.0f} hours"
+    elif left is not None and left <= 0 and not claims.wanted_by_others(connection, row, ref.run):
+        why = f"the deadline of run {ref.run} has passed"
+    else:
+        return
+    if submissions.was_told_to_stop(connection, row):
+        return
+    log.warning("Batch %s: %s: cancelling it to land what it has done", row.batch_id, why)
+    if cancel_batch(endpoint.provider, row):
+        submissions.told_to_stop(connection, row)
 
 
 def land(services: Services, ref: RunRef, part: str) -> None:
-    """Judge every line of the part's batches, and store what was paid for."""
+    """Judge every line of the part's batches, and store what was paid for.
+
+    Raises RunCancelled or RunStopped at the end, where some of them were never sent.
+    """
     plan = working_plan(services, ref)
-    space = plan.space_of()
+    space, config = plan.asked_space(), plan.corpus_config()
     endpoint = endpoint_of(services, plan)
     with services.ledger() as connection:
-        for entry in shards_of(connection, ref, plan, part):
+        entries = shards_of(connection, ref, plan, part)
+        unsent = [entry for entry in entries if _is_unsent(connection, entry)]
+        for entry in entries:
+            if entry in unsent:
+                continue
             report = landing.land(
                 connection,
                 services.storage,
@@ -198,6 +268,19 @@ def land(services: Services, ref: RunRef, part: str) -> None:
                 dimensions=_dimensions(connection, plan),
             )
             log.info("Landed shard %s: %s", entry.shard.id, report)
+        reason = guard.check(connection, services.storage, ref.run, config.max_failed_share)
+        if reason:
+            log.error("Run %s sends nothing more: %s", ref.run, reason)
+            runs.stop(connection, ref.run, reason)
+        for entry in unsent:
+            if not services.storage.exists(failures.of_attempt(entry.shard.id, entry.attempt)):
+                runs.refuse_idle(connection, ref.run)
+                raise LedgerError(f"shard {entry.shard.id} was never sent: clear the task `submit` of {part}")
+
+
+def _is_unsent(connection: Connection, entry: shards.ListedShard) -> bool:
+    row = submissions.get(connection, entry.shard.id, entry.attempt)
+    return row is not None and row.state in (submissions.PLANNED, submissions.VOID)
 
 
 def _dimensions(connection: Connection, plan: Plan) -> int | None:

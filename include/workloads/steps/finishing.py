@@ -6,6 +6,7 @@ import logging
 from dataclasses import asdict
 
 from include.batches import bury as burying
+from include.batches import deadline as deadlines
 from include.batches import reconcile as reconciling
 from include.batches import runs
 from include.contracts import RunRef
@@ -17,7 +18,8 @@ from include.indexes.live import LivePointer
 from include.workloads import report as reporting
 from include.workloads.plan import Plan
 from include.workloads.services import Services
-from include.workloads.steps.shared import NothingToDo, rows_of, working_plan
+from include.workloads.steps import replaying
+from include.workloads.steps.shared import NothingToDo, deadline_of, rows_of, working_plan
 
 log = logging.getLogger(__name__)
 
@@ -25,10 +27,21 @@ log = logging.getLogger(__name__)
 def dead_letters(services: Services, ref: RunRef) -> None:
     """Bury what still fails, and close the letters that have an answer by now."""
     plan = working_plan(services, ref)
+    replay = plan.request.replay is not None
     with services.ledger() as connection:
+        if replay:
+            replaying.stand_in(services.storage, plan, ref)
         report = burying.bury(
-            connection, services.storage, plan.space_of(), run=ref, rows=rows_of(services, ref)
+            connection,
+            services.storage,
+            plan.space_of(),
+            run=replaying.scope_of(plan, ref),
+            rows=rows_of(services, ref),
+            asked=replaying.replayed_keys(ref) if replay else None,
+            given_up=deadlines.gives_up(connection, ref.run, deadline_of(plan)),
         )
+        if replay:
+            replaying.let_go_of_blocked(connection, services.storage, plan, ref)
         runs.record(connection, ref.run, "dead_letters", asdict(report))
     log.info("Dead letters: %s", report)
 
@@ -65,15 +78,26 @@ def reconcile(services: Services, ref: RunRef) -> None:
             runs.record(connection, ref.run, "reconcile", {"dry_run": True})
             runs.finish(connection, ref.run, "dry_run")
             return
+        only = None
+        if plan.request.replay is not None:
+            only = replaying.read_replayed(services.storage, ref)["key"].combine_chunks()
         accounts = reconciling.reconcile(
-            connection, services.storage, plan.space_of(), run=ref, rows=rows_of(services, ref)
+            connection,
+            services.storage,
+            plan.space_of(),
+            run=replaying.scope_of(plan, ref),
+            rows=rows_of(services, ref),
+            only=only,
         )
         runs.record(connection, ref.run, "reconcile", asdict(accounts))
     log.info("Accounts: %s", accounts)
 
 
 def publish(services: Services, ref: RunRef) -> None:
-    """Send readers to the new index where it's whole and sound; else say what is still missing."""
+    """Send readers to the new index where it's whole and sound; else say what is still missing.
+
+    A replay adds to an index and publishes none.
+    """
     plan = working_plan(services, ref)
     config = plan.corpus_config()
     with services.ledger() as connection:
@@ -83,6 +107,12 @@ def publish(services: Services, ref: RunRef) -> None:
             raise NothingToDo("nothing was ever embedded for this index")
         space = plan.space_of()
         store = services.store(config.index.store, config.index.url)
+        if plan.request.replay is not None:
+            reason = f"{plan.version} ({version.state}) holds what was answered"
+            runs.record(connection, ref.run, "publish", {"reason": reason})
+            store.compact(plan.version)
+            runs.finish(connection, ref.run, "succeeded")
+            return
         unaccounted = 0
         if plan.whole:
             verified = verifying.verify(

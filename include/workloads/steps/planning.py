@@ -19,8 +19,10 @@ from include.ledger.connect import Connection
 from include.reference import price_for
 from include.workloads.plan import Plan, Request
 from include.workloads.services import Services
-from include.workloads.steps.shared import RANGES, endpoint_of, rows_of, upsert_parts, working_plan
-from include.workloads.targets import resolve
+from include.workloads.steps import replaying
+from include.workloads.steps.replaying import asking
+from include.workloads.steps.shared import RANGES, endpoint_of, upsert_parts, working_plan
+from include.workloads.targets import Target, resolve
 
 log = logging.getLogger(__name__)
 
@@ -30,12 +32,17 @@ PROOF_HOURS = 24.0
 
 
 def prepare(services: Services, ref: RunRef, request: Request) -> list[str]:
-    """Freeze the plan, read the sources, write the run's rows; returns the parts of `upsert`."""
+    """Freeze the plan, read the sources, write the run's rows; returns the parts of `upsert`.
+
+    A replay reads dead letters and stored chunks in place of the sources.
+    """
     storage = services.storage
     config = load_config(services, ref.corpus)
     with services.ledger() as connection:
         target = resolve(services, connection, config)
-        spaces.ensure(connection, target.space)
+        asked = request.replay.change.space(target.space) if request.replay else target.space
+        for space in {target.space.id: target.space, asked.id: asked}.values():
+            spaces.ensure(connection, space)
         budget = request.budget_usd if request.budget_usd is not None else config.budget.run_usd
         runs.create(
             connection,
@@ -45,21 +52,7 @@ def prepare(services: Services, ref: RunRef, request: Request) -> list[str]:
             priority=request.priority,
             budget_usd=budget,
         )
-        wanted = request.wanted_partitions(dated=config.source.dated)
-        report = preparing.prepare(
-            connection,
-            storage,
-            target.config,
-            run=ref,
-            space_id=target.space.id,
-            partitions=None if wanted is None else list(wanted),
-            sample=request.sample,
-            limit=request.limit,
-            ranges=RANGES,
-            dry_run=request.dry_run,
-            sql=services.sql,
-        )
-        counts = asdict(report)
+        counts = asdict(_read(services, connection, ref, request, target))
         Plan(
             run=ref.run,
             workload=ref.workload,
@@ -74,18 +67,53 @@ def prepare(services: Services, ref: RunRef, request: Request) -> list[str]:
             created_at=str(runs.get(connection, ref.run).started_at),
             disagreements=target.disagreements,
             prepared=counts,
+            asked=asked.describe(),
         ).save(storage, ref)
         runs.record(connection, ref.run, "prepare", counts)
     log.info("Prepared: %s", counts)
-    return upsert_parts(report.chunks)
+    return upsert_parts(int(counts["chunks"]))
+
+
+def _read(
+    services: Services, connection: Connection, ref: RunRef, request: Request, target: Target
+) -> preparing.PrepareReport | replaying.Prepared:
+    """Write the run's rows, from the sources or from dead letters."""
+    if request.replay is not None:
+        return replaying.write_rows(
+            services, connection, ref, target.config, target.space, request.replay, dry_run=request.dry_run
+        )
+    wanted = request.wanted_partitions(dated=target.config.source.dated)
+    return preparing.prepare(
+        connection,
+        services.storage,
+        target.config,
+        run=ref,
+        space_id=target.space.id,
+        partitions=None if wanted is None else list(wanted),
+        sample=request.sample,
+        limit=request.limit,
+        ranges=RANGES,
+        dry_run=request.dry_run,
+        sql=services.sql,
+    )
 
 
 def estimate(services: Services, ref: RunRef) -> None:
     """Say what the run will send and cost, and fail where that passes its budget."""
     plan = Plan.load(services.storage, ref.uri)
-    space = plan.space_of()
     with services.ledger() as connection:
-        found = packing.preview(connection, services.storage, space, run=ref, rows=rows_of(services, ref))
+        asked = asking(services, connection, ref, plan)
+        space = asked.space
+        found = packing.preview(
+            connection,
+            services.storage,
+            space,
+            run=asked.scope,
+            rows=asked.rows,
+            account=endpoint_of(services, plan).account,
+            only=asked.only,
+            replayed=asked.replayed,
+        )
         price = price_for(space.protocol, space.model)
         usage = Usage(input=found.tokens)
         dollars = price.cost(usage, batch=True) if price else None
@@ -154,7 +182,7 @@ def probe(services: Services, ref: RunRef) -> None:
     nothing is to be sent or the space was proven lately, unless the model's width isn't known yet.
     """
     plan = working_plan(services, ref)
-    space, config = plan.space_of(), plan.corpus_config()
+    space, config = plan.asked_space(), plan.corpus_config()
     with services.ledger() as connection:
         proof = spaces.proof(connection, space.id)
         to_send = runs.get(connection, ref.run).counts.get("estimate", {}).get("to_send")
@@ -174,7 +202,7 @@ def probe(services: Services, ref: RunRef) -> None:
             corpus=plan.corpus,
             store=config.index.store,
             store_url=config.index.url,
-            space=space.id,
+            space=plan.space_id,
             chunking=config.chunking.fingerprint,
             metric=config.metric,
             dimensions=dimensions,
@@ -186,7 +214,7 @@ def probe(services: Services, ref: RunRef) -> None:
 
 
 def _prove(services: Services, connection: Connection, plan: Plan) -> spaces.Proof | None:
-    space, config = plan.space_of(), plan.corpus_config()
+    space, config = plan.asked_space(), plan.corpus_config()
     endpoint = endpoint_of(services, plan)
     outcome = endpoint.provider.probe(space, PROBE_TEXT)
     if outcome.cls is OutcomeClass.RETRYABLE:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from include.batches import runs, shards
+from include.batches import dead_letters, runs, shards
+from include.batches.deadline import Deadline
 from include.contracts import RunRef
 from include.errors import ConfigError
 from include.ledger.connect import Connection
@@ -38,6 +39,8 @@ def working_plan(services: Services, ref: RunRef) -> Plan:
         raise NothingToDo("this is a dry run: it ends after the estimate")
     with services.ledger() as connection:
         runs.reopen(connection, ref.run)
+        if plan.request.replay is not None:
+            dead_letters.take_again(connection, ref.run)
     return plan
 
 
@@ -57,6 +60,12 @@ def endpoint_of(services: Services, plan: Plan) -> Endpoint:
     return endpoint
 
 
+def deadline_of(plan: Plan) -> Deadline:
+    """The run's deadline, as its corpus sets it."""
+    config = plan.corpus_config().deadline
+    return Deadline(config.hours, config.then)
+
+
 def parts(count: int, word: str) -> list[str]:
     """Labels to map over: at most 1,000, each for one shard or, of more than that, for several."""
     total = min(count, MAX_PARTS)
@@ -70,7 +79,7 @@ def listed(connection: Connection, ref: RunRef, plan: Plan, word: str) -> list[s
     corpus's model changed. Their keys stay in flight for whoever wants them.
     """
     found = shards.of_run(connection, ref.run, _ROUNDS[word])
-    return [entry for entry in found if entry.shard.space == plan.space_id]
+    return [entry for entry in found if entry.shard.space == plan.asked_space().id]
 
 
 def shards_of(connection: Connection, ref: RunRef, plan: Plan, part: str) -> list[shards.ListedShard]:
