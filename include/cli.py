@@ -231,6 +231,18 @@ def cancel(run: Annotated[str, typer.Argument(help="A run, as `runs` names it.")
     show("Cancelled", ("what", "submissions"), ((name, ids) for name, ids in asdict(done).items() if ids))
 
 
+@app.command()
+@errors_in_words
+def resume(run: Annotated[str, typer.Argument(help="A run, as `runs` names it.")]) -> None:
+    """Let a run send again that stopped by itself: its failed tasks can be cleared while it still works."""
+    from include.batches import runs as ledger_runs
+    from include.ledger.connect import connect
+
+    with connect(load_settings().ledger_url) as connection:
+        ledger_runs.resume(connection, run)
+    print(f"{run} may send again: clear its failed tasks with all downstream")
+
+
 @app.command("dead-letters")
 @errors_in_words
 def dead_letters(

@@ -176,6 +176,8 @@ def gather(
     moved = [name for name in models if proven and name != proven]
     if moved:
         notes.append(f"the service answered as {', '.join(moved)}, and as {proven} when it was probed")
+    if row.stopped:
+        notes.append(f"it stopped sending: {row.stopped}")
     notes += _of_reading(counts, plan)
     notes += _of_letters(counts, plan)
     lacking = int(merged(counts, "verify", "unaccounted"))

@@ -11,7 +11,7 @@ import pytest
 
 from include.batches import dead_letters, runs
 from include.batches.dead_letters import DeadLetter, LetterState, Which
-from include.contracts import RunRef
+from include.contracts import Limits, RunRef
 from include.indexes.live import find_pointer, read_pointer
 from include.ledger import clock
 from include.settings import Settings
@@ -21,6 +21,7 @@ from include.workloads.plan import Request
 from include.workloads.replay import Change, Replay
 from include.workloads.report import Report
 from include.workloads.services import Services
+from include.workloads.steps import batching
 from tests.conftest import Emulator
 
 YAML = """\
@@ -38,19 +39,22 @@ def world(
     corpora = tmp_path / "corpora"
     corpora.mkdir()
     (corpora / "letters.yaml").write_text(YAML)
-    connection = {"host": emulator.openai_url, "password": "k", "extra": {"service": "emulator"}}
-    monkeypatch.setenv("AIRFLOW_CONN_OPENAI_DEFAULT", json.dumps(connection))
     settings = Settings(
         storage_root=f"file://{tmp_path}/storage", ledger_url=ledger_url, corpora_dir=str(corpora)
     )
-    yield World(environment_services(settings), emulator, corpora)
+    world = World(environment_services(settings), emulator, corpora, monkeypatch)
+    world.use_key("k")
+    yield world
 
 
 class World:
     """A corpus of a few documents, and runs over it."""
 
-    def __init__(self, services: Services, emulator: Emulator, corpora: Path) -> None:
+    def __init__(
+        self, services: Services, emulator: Emulator, corpora: Path, patch: pytest.MonkeyPatch
+    ) -> None:
         self.services = services
+        self._patch = patch
         self.emulator = emulator
         self.corpora = corpora
         self.runs = 0
@@ -62,6 +66,17 @@ class World:
     def configure(self, more: str) -> None:
         """Put further lines into the corpus's YAML."""
         (self.corpora / "letters.yaml").write_text(YAML + more)
+
+    def limit(self, **limits: int) -> None:
+        """Give the account limits of its own, as `limits.yaml` would."""
+        usual = {"requests_per_batch": 50_000, "bytes_per_batch": 200_000_000}
+        allowed = Limits(**{**usual, **limits})
+        self._patch.setattr(batching, "limits_for", lambda *_, **__: allowed)
+
+    def use_key(self, key: str) -> None:
+        """Put another key into the connection."""
+        connection = {"host": self.emulator.openai_url, "password": key, "extra": {"service": "emulator"}}
+        self._patch.setenv("AIRFLOW_CONN_OPENAI_DEFAULT", json.dumps(connection))
 
     def advance(self, seconds: float) -> None:
         """Move the ledger's clock and the emulator's together."""
@@ -80,16 +95,26 @@ class World:
         steps.estimate(self.services, ref)
         return ref, ranges
 
+    def packed(self, **request: Any) -> tuple[RunRef, list[str], list[str]]:
+        """A run that is about to submit: the run, the parts of `upsert`, the parts to submit."""
+        ref, ranges = self.begin(**request)
+        steps.probe(self.services, ref)
+        return ref, ranges, steps.pack(self.services, ref)
+
     def send(self, ref: RunRef) -> None:
         """Probe, pack, submit, wait and land, and once more what failed."""
         steps.probe(self.services, ref)
         for pack in (steps.pack, steps.pack_retry):
             for part in pack(self.services, ref):
-                assert steps.submit(self.services, ref, part) is None
-                self.emulator.advance(3600)
-                assert steps.watch(self.services, ref, part) is None
-                steps.land(self.services, ref, part)
+                self.process(ref, part)
         steps.dead_letters(self.services, ref)
+
+    def process(self, ref: RunRef, part: str) -> None:
+        """Submit a part, let its batches end, and land them."""
+        assert steps.submit(self.services, ref, part) is None
+        self.emulator.advance(3600)
+        assert steps.watch(self.services, ref, part) is None
+        steps.land(self.services, ref, part)
 
     def end(self, ref: RunRef, ranges: list[str]) -> Report:
         """Upsert, reconcile, publish, report."""
