@@ -66,7 +66,9 @@ def test_who_joins_what_is_still_planned_may_pay_for_it(
     other.pack()
     assert estimate(other).tokens == shard.tokens + 4, "on its list, and still not sent"
     ledger.execute("update submissions set account = 'another' where run = 'first'")
-    assert (estimate(other).tokens, estimate(other).own) == (4, 1), "another account's batch is not ours to pay"
+    assert (estimate(other).tokens, estimate(other).own) == (4, 1), (
+        "another account's batch is not ours to pay"
+    )
     ledger.execute("update submissions set account = %s, state = 'running' where run = 'first'", (ACCOUNT,))
     assert estimate(other).tokens == 4
 

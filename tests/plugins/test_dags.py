@@ -12,6 +12,16 @@ import pytest
 
 from tests.conftest import ROOT
 
+DAGS = ("initial_ingest__python_docs", "dead_letter_replay__python_docs")
+SPENDING = {"dry_run", "budget_usd", "approve", "priority"}
+FORMS = {
+    DAGS[0]: {"partitions", "sample", "limit"},
+    DAGS[1]: {
+        *("state", "class", "code", "document", "run", "min_age_hours", "max_age_hours", "limit"),
+        *("max_input_tokens", "max_tokens", "model"),
+    },
+}
+
 PARSE = """
 import json, sys
 from airflow.plugins_manager import get_import_errors, ensure_plugins_loaded
@@ -52,7 +62,7 @@ def parsed(airflow_env: Mapping[str, str]) -> dict[str, Any]:
 def test_every_dag_and_plugin_parses(parsed: dict[str, Any]) -> None:
     assert parsed["errors"] == {}
     assert not parsed["plugin_errors"]
-    assert "initial_ingest__python_docs" in parsed["dags"]
+    assert set(DAGS) == set(parsed["dags"])
 
 
 def test_parsing_loads_no_provider_sdk_and_no_engine(parsed: dict[str, Any]) -> None:
@@ -63,11 +73,23 @@ def test_no_plugin_file_takes_the_place_of_a_library(parsed: dict[str, Any]) -> 
     assert parsed["sdk"], f"`openai` is {parsed['openai']}, not the SDK"
 
 
-def test_a_dag_is_tagged_with_its_workload_and_corpus_and_has_the_form(parsed: dict[str, Any]) -> None:
-    dag = parsed["dags"]["initial_ingest__python_docs"]
-    assert dag["tags"] == ["initial_ingest", "python_docs"]
-    assert dag["schedule"] == "CronDataIntervalTimetable"
-    assert {"partitions", "sample", "limit", "dry_run", "budget_usd", "approve"} <= set(dag["params"])
+@pytest.mark.parametrize("name", DAGS)
+def test_a_dag_is_tagged_with_its_workload_and_corpus_and_has_its_form(
+    parsed: dict[str, Any], name: str
+) -> None:
+    dag = parsed["dags"][name]
+    assert dag["tags"] == sorted(name.split("__"))
+    assert set(dag["params"]) == FORMS[name] | SPENDING
+
+
+def test_a_workload_with_a_cron_in_the_yaml_sees_its_data_interval(parsed: dict[str, Any]) -> None:
+    schedules = [parsed["dags"][name]["schedule"] for name in DAGS]
+    assert schedules == ["CronDataIntervalTimetable", "NullTimetable"]
+
+
+def test_every_workload_has_the_same_steps(parsed: dict[str, Any]) -> None:
+    first, *others = (parsed["dags"][name]["tasks"] for name in DAGS)
+    assert all(tasks == first for tasks in others)
 
 
 def test_publish_hangs_on_every_step_and_is_the_only_leaf_that_counts(parsed: dict[str, Any]) -> None:

@@ -98,7 +98,9 @@ class TestWhatIsAnswered:
         assert asked.hex() in charged(buried) and asked not in originals
 
     def test_goes_to_every_document_that_holds_the_text_now(self, buried: World) -> None:
-        buried.write({"a": "good text of a", "b": "bad text of b", "c": "bad text of c", "d": "bad text of b"})
+        buried.write(
+            {"a": "good text of a", "b": "bad text of b", "c": "bad text of c", "d": "bad text of b"}
+        )
         buried.run()
         buried.replay()
         assert documents(buried) == ["a", "b", "c", "d"]
@@ -222,6 +224,6 @@ class TestWhichLetters:
 
     @pytest.mark.parametrize("change", [Change(model="text-embedding-3-large"), Change(max_tokens=9)])
     def test_of_embeddings_are_never_asked_for_something_else(self, buried: World, change: Change) -> None:
-        with pytest.raises(ConfigError, match="text-embedding-3-large|max_tokens is 9"):
+        with pytest.raises(ConfigError, match=r"text-embedding-3-large|max_tokens is 9"):
             buried.replay(change)
         assert {letter.state for letter in buried.letters()} == {"open"}

@@ -145,7 +145,9 @@ class TestPoison:
     def test_stops_the_rest_and_is_named_by_its_codes(self, poisoned: Three) -> None:
         world, ref, ranges, parts = poisoned
         world.process(ref, parts[0])
-        with pytest.raises(RunStopped, match=r"of the first 150 items failed.*max_failed_share 0.5.*invalid_r"):
+        with pytest.raises(
+            RunStopped, match=r"of the first 150 items failed.*max_failed_share 0.5.*invalid_r"
+        ):
             steps.submit(world.services, ref, parts[1])
         assert len(world.emulator.state()["batches"]) == 1
         report = steps.report(world.services, ref)

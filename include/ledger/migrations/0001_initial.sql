@@ -33,7 +33,8 @@ create table runs (                                -- batches/runs.py
     counts jsonb not null default '{}',            -- what each step reported, by step
     stopped text not null default '',              -- why it sends nothing more, until it is taken up again
     started_at timestamptz not null,
-    working_since timestamptz not null default now(), -- when it began, or was taken up again after its end
+    working_since timestamptz not null            -- when it began, or was last taken up again after its end
+        default batch_inference.now(),
     finished_at timestamptz
 );
 create index runs_by_corpus on runs (corpus, started_at);
