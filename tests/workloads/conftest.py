@@ -14,7 +14,7 @@ from include.indexes.live import find_pointer
 from include.settings import Settings
 from include.workloads import steps
 from include.workloads.clients import services as environment_services
-from include.workloads.plan import Request
+from include.workloads.plan import Plan, Request
 from include.workloads.report import Report
 from include.workloads.services import Services
 from tests.conftest import Emulator
@@ -55,12 +55,40 @@ class World:
         rows = "".join(json.dumps({"id": name, "text": text}) + "\n" for name, text in texts.items())
         self.services.storage.write_bytes("sources/all.jsonl", rows.encode())
 
+    def put(self, name: str, *records: dict[str, Any] | bytes) -> None:
+        """Write these records, or raw lines, as `sources/{name}.jsonl`."""
+        lines = [record if isinstance(record, bytes) else json.dumps(record).encode() for record in records]
+        self.services.storage.write_bytes(f"sources/{name}.jsonl", b"".join(line + b"\n" for line in lines))
+
+    def configure(self, yaml: str) -> None:
+        """Replace the corpus's YAML."""
+        (self.corpora / "letters.yaml").write_text(yaml)
+
+    def run(self, **request: Any) -> Report:
+        """A whole run."""
+        ref, ranges = self.begin(**request)
+        self.send(ref)
+        return self.end(ref, ranges)
+
+    def charges(self) -> dict[str, int]:
+        """How often each line was paid for, by its custom_id, as the emulator has it."""
+        return dict(self.emulator.state()["charges"])
+
+    def rows(self, ref: RunRef) -> list[dict[str, Any]]:
+        """All rows of the index that a run writes to, metadata read."""
+        plan = Plan.load(self.services.storage, ref.uri)
+        index = plan.corpus_config().index
+        store = self.services.store(index.store, index.url)
+        ids = [str(name) for part in store.ids(plan.version) for name in part["chunk_id"].to_pylist()]
+        found = store.fetch(plan.version, ids).to_pylist()
+        return [{**row, "metadata": json.loads(row["metadata"])} for row in found]
+
     def begin(self, **request: Any) -> tuple[RunRef, list[str]]:
         """A run up to its estimate."""
         self.runs += 1
         name = f"run-{self.runs}"
         uri = f"runs/initial_ingest/letters/{name}"
-        ref = RunRef(f"initial_ingest__letters/{name}", "initial_ingest", "letters", uri)
+        ref = self.ref = RunRef(f"initial_ingest__letters/{name}", "initial_ingest", "letters", uri)
         ranges = steps.prepare(self.services, ref, Request(**request))
         steps.estimate(self.services, ref)
         return ref, ranges

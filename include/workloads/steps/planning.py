@@ -16,7 +16,7 @@ from include.errors import BudgetExceeded, ConfigError, ProviderRefused, Provide
 from include.indexes import versions
 from include.ledger import clock
 from include.ledger.connect import Connection
-from include.reference import price_for
+from include.reference import limits_for, price_for
 from include.workloads.plan import Plan, Request
 from include.workloads.services import Services
 from include.workloads.steps.shared import RANGES, endpoint_of, rows_of, upsert_parts, working_plan
@@ -46,6 +46,9 @@ def prepare(services: Services, ref: RunRef, request: Request) -> list[str]:
             budget_usd=budget,
         )
         wanted = request.wanted_partitions(dated=config.source.dated)
+        limits = limits_for(
+            target.space.protocol, target.space.endpoint, target.space.model, account=target.endpoint.account
+        )
         report = preparing.prepare(
             connection,
             storage,
@@ -56,6 +59,7 @@ def prepare(services: Services, ref: RunRef, request: Request) -> list[str]:
             sample=request.sample,
             limit=request.limit,
             ranges=RANGES,
+            longest_input=limits.longest_input,
             dry_run=request.dry_run,
             sql=services.sql,
         )
