@@ -146,6 +146,12 @@ class Limits:
     live_batches: int | None = None
     creations_per_hour: int | None = None
 
+    @property
+    def longest_input(self) -> int | None:
+        """Tokens of the longest input that can be sent: no more than a request may hold."""
+        known = [most for most in (self.tokens_per_input, self.tokens_per_request) if most is not None]
+        return min(known, default=None)
+
 
 @dataclass(frozen=True, slots=True)
 class Price:

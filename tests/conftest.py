@@ -112,6 +112,10 @@ class Emulator:
     def openai_url(self) -> str:
         return f"{self.url}/openai/v1"
 
+    @property
+    def anthropic_url(self) -> str:
+        return f"{self.url}/anthropic"
+
     def state(self) -> dict[str, Any]:
         """The emulator's books: files, batches, charges by custom_id."""
         return dict(httpx.get(f"{self.url}/_control/state").raise_for_status().json())

@@ -15,7 +15,7 @@ from include.corpora import tokens
 from include.corpora.chunking import Chunker, chunk_ids
 from include.corpora.config import CorpusConfig
 from include.corpora.documents import Incoming
-from include.corpora.presend import Presend
+from include.corpora.inputs import Inputs
 from include.corpora.records import Document
 from include.corpora.rows import range_of
 from include.requests.keys import item_keys
@@ -25,14 +25,14 @@ class ChunkRows:
     """The chunks of a batch of documents, gathered in columns."""
 
     def __init__(
-        self, config: CorpusConfig, space_id: str, ranges: int, chunker: Chunker, presend: Presend | None
+        self, config: CorpusConfig, space_id: str, ranges: int, chunker: Chunker, sending: Inputs
     ) -> None:
         self._config = config
         self._chunking = config.chunking.fingerprint
         self._space_id = space_id
         self._range_count = ranges
         self._chunker = chunker
-        self._presend = presend
+        self._sending = sending
         self._columns: dict[str, list[Any]] = {
             name: [] for name in RUN_ROW_SCHEMA.names if name not in ("key", "input", "tokens")
         }
@@ -41,15 +41,14 @@ class ChunkRows:
         self._ranges: list[int] = []
         self._store: list[bool] = []
 
-    def add(self, document: Document, head: str, version: Incoming, *, store: bool) -> int:
-        """Chunk one document; returns into how many chunks.
+    def add(self, document: Document, head: str, version: Incoming, *, store: bool) -> tuple[int, str]:
+        """Chunk one document; returns into how many chunks, and which had to be cut smaller ("": none).
 
-        Raises PresendFailed, before anything of it is taken, where the hook fails on a chunk.
+        Raises PresendFailed or TooLong, before anything of it is taken, where a chunk can't be sent.
         """
-        chunks = self._chunker.chunks(document.text)
+        chunks, inputs, cut = self._sending.of(self._chunker.chunks(document.text))
         count = len(chunks)
         texts = [chunk.text for chunk in chunks]
-        inputs = texts if self._presend is None else self._presend.apply(texts)
         columns = self._columns
         columns["chunk_id"] += chunk_ids(self._config.corpus, document.id, self._chunking, texts)
         columns["document_id"] += [document.id] * count
@@ -66,7 +65,7 @@ class ChunkRows:
         self._inputs += inputs
         self._ranges += [range_of(document.id, self._range_count)] * count
         self._store += [store] * count
-        return count
+        return count, cut
 
     def table(self) -> tuple[pa.Table, npt.NDArray[np.int32], pa.Table]:
         """The rows, of RUN_ROW_SCHEMA; each one's range, shape (rows,); the chunks to store.
@@ -97,7 +96,7 @@ class ChunkRows:
 
     def _differing(self) -> pa.Array[Any]:
         """The inputs that aren't their rows' texts, null elsewhere."""
-        if self._presend is None or self._config.presend_text:
+        if self._sending.are_texts or self._config.presend_text:
             return pa.nulls(len(self._texts), pa.string())
         pairs = zip(self._inputs, self._texts, strict=True)
         return pa.array([None if input == text else input for input, text in pairs], pa.string())
@@ -106,7 +105,8 @@ class ChunkRows:
 def version_of(document: Document, head: str) -> Incoming:
     """What the document table compares; `head` is `metadata_of` the document."""
     if document.deleted:
-        return Incoming(document.id, document.partition, b"", b"", document.updated_at, deleted=True)
+        none = bytes(KEY_BYTES)
+        return Incoming(document.id, document.partition, none, none, document.updated_at, deleted=True)
     return Incoming(
         document.id,
         document.partition,

@@ -26,6 +26,9 @@ SPLITTER = "semantic-text-splitter/0.33"
 `chunking.py` does around it, because a new value gives every chunk a new id and every index a new
 version."""
 
+SMALLEST_CHUNK = 8
+"""Tokens below which a chunk says nothing."""
+
 Workload = Literal[
     "initial_ingest", "re_embed", "metadata_extraction", "nightly_eval", "query_replay", "dead_letter_replay"
 ]
@@ -38,7 +41,7 @@ class ChunkingConfig(StrictModel):
     """
 
     format: Literal["text", "markdown"] = "text"
-    tokens: int = Field(default=400, ge=8, le=8191)
+    tokens: int = Field(default=400, ge=SMALLEST_CHUNK, le=8191)
     overlap: int = Field(default=40, ge=0)
     splitter: str = SPLITTER
 
@@ -55,7 +58,10 @@ class ChunkingConfig(StrictModel):
 
 
 class EmbeddingConfig(StrictModel):
-    """Which model embeds. `dimensions` null means the model's own width."""
+    """Which model embeds. `dimensions` null means the model's own width.
+
+    `too_long` is what becomes of a chunk whose input has more tokens than the model reads.
+    """
 
     provider: str = "openai"
     connection: str = "openai_default"
@@ -63,6 +69,7 @@ class EmbeddingConfig(StrictModel):
     model: str = Field(min_length=1)
     dimensions: int | None = Field(default=None, gt=0)
     inputs_per_line: int = Field(default=1, ge=1, le=2048)
+    too_long: Literal["refuse", "split"] = "refuse"
 
 
 class IndexConfig(StrictModel):

@@ -6,7 +6,8 @@ retry finds, by the run's name, what each document was to it the first time.
 
 What is newer, in this order: a later `updated_at`, where both have one; the later of two dated
 partitions, unless the run has read the other one whole and the document is no longer in it; the
-run that began to read later.
+run that began to read later. Within a run: a later `updated_at`, else of a source of changes what
+comes later in a partition, else what comes first.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+from typing import NamedTuple, Protocol
 
 import psycopg
 
@@ -37,14 +39,14 @@ class Change(StrEnum):
     UNCHANGED = "unchanged"
     DELETED = "deleted"
     STALE = "stale"
-    """Older than what the table, or another partition of this run, has: left out."""
+    """Older than what the table has, or than what else this run has read: left out."""
     DUPLICATE = "duplicate"
-    """The id was read before in this partition: left out."""
+    """The id was read before in this partition of a snapshot, and this isn't newer: left out."""
 
 
 @dataclass(frozen=True, slots=True)
 class Incoming:
-    """A document's version as just read. Both hashes are empty where it's told to be deleted."""
+    """A document's version as just read. Both hashes, of 16 bytes, are zero where it's told to be deleted."""
 
     document_id: str
     partition: str
@@ -54,15 +56,66 @@ class Incoming:
     deleted: bool = False
 
 
+class Replaced(NamedTuple):
+    """What the run took of a document before it met this version: what that was, where it was read,
+    in how many chunks, and the place of the first among the rows of its range."""
+
+    change: Change
+    partition: str
+    chunks: int
+    place: int
+
+
 @dataclass(frozen=True, slots=True)
 class Judgement:
     """What a version is. `differs`: the table's row must be written. `store`: so must its chunks.
-    `again`: the run has read this id before, and this version replaces that one."""
+    `seen`: the run has met this id before; `replaced`: it took that version, and this one is newer."""
 
     change: Change
     differs: bool
     store: bool
-    again: bool
+    seen: bool = False
+    replaced: Replaced | None = None
+
+
+class Taken(NamedTuple):
+    """A version that a run takes: in how many chunks, the first at which place of its range's rows."""
+
+    version: Incoming
+    judgement: Judgement
+    chunks: int
+    place: int = 0
+
+
+class Version(Protocol):
+    """What of a document says which of two is newer."""
+
+    @property
+    def partition(self) -> str:
+        """Where it was read."""
+        ...
+
+    @property
+    def updated_at(self) -> datetime | None:
+        """The time of its last change, where it tells one."""
+        ...
+
+
+def replaces(version: Version, earlier: Version, *, changes: bool) -> bool:
+    """Whether a version replaces one that the same run read earlier; `changes` is the source's mode.
+
+    What `_NEWER` says in SQL.
+    """
+    one, other = version.updated_at, earlier.updated_at
+    if one is not None and other is not None and one != other:
+        return one > other
+    return changes and version.partition == earlier.partition
+
+
+_NEWER = """(
+    case when new.updated_at <> seen.updated_at then new.updated_at > seen.updated_at
+         else %(changes)s and new.partition = seen.partition end
+)"""
 
 
 # Of {new} against {old}; partitions are compared only where both are dates, whose order means time.
@@ -79,8 +132,9 @@ _STALE = """(
 _JUDGE = f"""
 select
     case
-        when seen.usable and not coalesce(new.updated_at > seen.updated_at, false)
-            then case when seen.partition = new.partition then 'duplicate' else 'stale' end
+        when seen.usable and not {_NEWER}
+            then case when seen.partition = new.partition and not %(changes)s then 'duplicate'
+                      else 'stale' end
         when not seen.usable and seen.partition <> new.partition and old.document_id is not null
             then 'stale'
         when old.document_id is null then case when new.deleted then 'deleted' else 'new' end
@@ -100,7 +154,9 @@ select
     (new.partition, new.content_hash, new.metadata_hash, new.updated_at, new.deleted, %(chunking)s)
         as differs,
     old.run is not distinct from %(run)s as ours,
-    seen.document_id is not null as again
+    seen.document_id is not null as seen,
+    seen.change as replaced, seen.partition as replaced_partition,
+    seen.chunks as replaced_chunks, seen.place as replaced_place
 from (
     select *, %(read_at)s::timestamptz as read_at
     from unnest(%(ids)s::text[], %(partitions)s::text[], %(contents)s::bytea[], %(metadata)s::bytea[],
@@ -140,13 +196,14 @@ where corpus = %(corpus)s and partition = any(%(closed)s::text[]) and not delete
 class View:
     """One run's view of a corpus's documents. Made by `viewing`."""
 
-    def __init__(self, connection: Connection, corpus: str, run: str, chunking: str) -> None:
+    def __init__(self, connection: Connection, corpus: str, run: str, chunking: str, changes: bool) -> None:
         self._connection = connection
         self._closed: list[str] = []
         self._values = {
             "corpus": corpus,
             "run": run,
             "chunking": chunking,
+            "changes": changes,
             "read_at": clock.now(connection),
             "closed": self._closed,
         }
@@ -167,21 +224,29 @@ class View:
         )
         return [
             # What this run wrote before it was killed is stored anew: its files are written anew.
-            Judgement(Change(row["change"]), row["differs"], row["differs"] or row["ours"], row["again"])
+            Judgement(
+                Change(row["change"]),
+                row["differs"],
+                row["differs"] or row["ours"],
+                row["seen"],
+                Replaced(Change(row["replaced"]), *(row[f"replaced_{name}"] for name in Replaced._fields[1:]))
+                if row["replaced"] is not None
+                else None,
+            )
             for row in rows
         ]
 
-    def add(self, rows: Sequence[tuple[Incoming, Judgement, int]]) -> None:
-        """Take these versions, each with its number of chunks, into the view."""
-        again = [version.document_id for version, judgement, _ in rows if judgement.again]
-        if again:
-            self._connection.execute("delete from seen_documents where document_id = any(%s)", (again,))
+    def add(self, rows: Sequence[Taken]) -> None:
+        """Take these versions into the view."""
+        seen = [row.version.document_id for row in rows if row.judgement.seen]
+        if seen:
+            self._connection.execute("delete from seen_documents where document_id = any(%s)", (seen,))
         with self._connection.cursor() as cursor:
             with cursor.copy(
                 "copy seen_documents (document_id, partition, content_hash, metadata_hash, updated_at,"
-                " deleted, chunks, change, differs, usable) from stdin"
+                " deleted, chunks, place, change, differs, usable) from stdin"
             ) as copy:
-                for version, judgement, chunks in rows:
+                for version, judgement, chunks, place in rows:
                     copy.write_row(
                         (
                             version.document_id,
@@ -191,6 +256,7 @@ class View:
                             version.updated_at,
                             version.deleted,
                             chunks,
+                            place,
                             judgement.change.value,
                             judgement.differs,
                             True,
@@ -252,14 +318,19 @@ class View:
 
 
 @contextmanager
-def viewing(connection: Connection, corpus: str, run: str, chunking: str) -> Iterator[View]:
-    """A fresh view for a run that begins to read now. `chunking` is the chunking's fingerprint."""
+def viewing(
+    connection: Connection, corpus: str, run: str, chunking: str, *, changes: bool = False
+) -> Iterator[View]:
+    """A fresh view for a run that begins to read now.
+
+    `chunking` is the chunking's fingerprint; `changes` says that the source tells changes, in order.
+    """
     connection.execute("drop table if exists pg_temp.seen_documents")
     connection.execute(
         "create temporary table seen_documents ("
         " document_id text primary key, partition text not null, content_hash bytea, metadata_hash bytea,"
-        " updated_at timestamptz, deleted boolean, chunks integer, change text, differs boolean,"
-        " usable boolean not null)"
+        " updated_at timestamptz, deleted boolean, chunks integer, place bigint, change text,"
+        " differs boolean, usable boolean not null)"
     )
-    yield View(connection, corpus, run, chunking)
+    yield View(connection, corpus, run, chunking, changes)
     connection.execute("drop table pg_temp.seen_documents")

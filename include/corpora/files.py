@@ -16,15 +16,32 @@ import fsspec
 import pyarrow as pa
 
 from include.corpora.records import partition_name
-from include.corpora.source_config import WHOLE, SourceConfig
+from include.corpora.source_config import DAY_GROUPS, WHOLE, SourceConfig
 from include.errors import StorageError
 
 _BUFFER = 1 << 20
 _WILDCARD = re.compile(r"[*?\[]")
-_PACKED_ENDS = (".gz", ".zst", ".bz2", ".xz")
+_CODECS = {".gz": "gzip", ".bz2": "bz2", ".xz": "xz", ".zst": "zstd"}
+_FOREIGN = {
+    b"\xff\xfe": "UTF-16; save it as UTF-8",
+    b"\xfe\xff": "UTF-16; save it as UTF-8",
+    b"PK\x03\x04": "a zip archive; pack each file by itself, with gzip or zstd",
+    b"\x1f\x8b": "packed with gzip; give it the end .gz",
+    b"\x28\xb5\x2f\xfd": "packed with zstd; give it the end .zst",
+    b"BZh": "packed with bzip2; give it the end .bz2",
+    b"\xfd7zXZ": "packed with xz; give it the end .xz",
+    b"PAR1": "Parquet; its kind is parquet",
+}
 
 BOM = b"\xef\xbb\xbf"
-DAMAGED = (EOFError, zlib.error, lzma.LZMAError, pa.ArrowInvalid)
+DAMAGED = (
+    EOFError,
+    zlib.error,
+    lzma.LZMAError,
+    pa.ArrowInvalid,
+    pa.ArrowNotImplementedError,
+    pa.ArrowTypeError,
+)
 """What opening or reading a broken file raises, beside an OSError without a number."""
 
 
@@ -77,7 +94,11 @@ class Files:
         match = self._partition.search(below) or self._partition.search(path)
         if match is None:
             return WHOLE
-        value = match.groupdict().get("partition")
+        groups = match.groupdict()
+        if all(groups.get(name) for name in DAY_GROUPS):
+            year, month, day = (groups[name] for name in DAY_GROUPS)
+            return partition_name(f"{year}-{month:0>2}-{day:0>2}")
+        value = groups.get("partition")
         if value is None:
             value = match.group(1) if match.re.groups else match.group(0)
         return partition_name(value)
@@ -87,8 +108,8 @@ class Files:
         """The file's bytes, unpacked. zstd goes through pyarrow, which needs no further package."""
         with ExitStack() as stack:
             raw: Any = stack.enter_context(self._fs.open(file.path, "rb"))
-            codec = fsspec.utils.infer_compression(file.path)
-            if file.path.lower().endswith(".zst"):
+            codec = _CODECS.get(posixpath.splitext(file.path)[1].lower())
+            if codec == "zstd":
                 raw = stack.enter_context(pa.CompressedInputStream(raw, "zstd"))
             elif codec is not None:
                 raw = stack.enter_context(fsspec.compression.compr[codec](raw, mode="rb"))
@@ -99,6 +120,19 @@ class Files:
         """The file's bytes as they are, at any place."""
         with self._fs.open(file.path, "rb") as raw:
             yield raw
+
+
+class Foreign(Exception):
+    """A file of lines isn't one; the message says what it is instead."""
+
+
+def refuse_foreign(handle: IO[bytes]) -> None:
+    """Raise Foreign where a file's first bytes are those of another kind: each of its lines would be
+    a fault of its own. `handle` is one that `Files.open` gave."""
+    begin = handle.peek(8)  # type: ignore[attr-defined]
+    for mark, what in _FOREIGN.items():
+        if begin.startswith(mark):
+            raise Foreign(f"it is {what}")
 
 
 class LongLine(Exception):
@@ -148,7 +182,7 @@ class Lines:
 def unpacked(path: str) -> str:
     """The path without the end that names its compression."""
     stem, end = posixpath.splitext(path)
-    return stem if end.lower() in _PACKED_ENDS else path
+    return stem if end.lower() in _CODECS else path
 
 
 def _fixed_part(pattern: str) -> str:

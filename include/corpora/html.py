@@ -45,11 +45,15 @@ def decode(data: bytes) -> str:
     name = told.group(1).decode().lower() if told else "utf-8"
     # Browsers read Latin-1 as Windows' own.
     name = "cp1252" if name in ("iso-8859-1", "latin1", "us-ascii", "ascii") else name
+    # Whoever could read the word `utf-16` wasn't reading UTF-16.
+    name = "utf-8" if name.startswith(("utf-16", "utf-32")) else name
     try:
-        codecs.lookup(name)
-    except LookupError:
-        name = "utf-8"
-    return data.decode(name)
+        return data.decode(name)
+    except UnicodeDecodeError:
+        raise
+    except (LookupError, UnicodeError):
+        # No encoding of text, or one for host names and the like.
+        return data.decode("utf-8")
 
 
 @dataclass(slots=True)

@@ -24,10 +24,11 @@ from include.contracts import RunRef
 from include.corpora.chunking import Chunker
 from include.corpora.columns import ChunkRows, content_hash, metadata_of, version_of
 from include.corpora.config import CorpusConfig
-from include.corpora.documents import Change, Incoming, Judgement, View, viewing
+from include.corpora.documents import Change, Judgement, Taken, View, replaces, viewing
+from include.corpora.inputs import Inputs, TooLong
 from include.corpora.presend import PresendFailed
 from include.corpora.records import SKIPPED, BadInput, Document, Reason
-from include.corpora.rows import BadInputLog, DeletedRows, RangeRows, StoredChunks
+from include.corpora.rows import BadInputLog, DeletedRows, RangeRows, StoredChunks, range_of
 from include.corpora.sources import Event, PartitionEnd, Source
 from include.corpora.sql import Connect
 from include.errors import StorageError, TooMuchBadInput
@@ -80,6 +81,7 @@ def prepare(
     sample: int | None = None,
     limit: int | None = None,
     ranges: int = 16,
+    longest_input: int | None = None,
     sql: Connect | None = None,
     dry_run: bool = False,
 ) -> PrepareReport:
@@ -87,12 +89,13 @@ def prepare(
     parts of what changed, and the document table.
 
     `config` is resolved. `sql` opens the connection of a source that is a query. `partitions` None
-    means all. `limit` stops after so many documents;
-    `sample` takes so many, spread over the corpus by the hash of their ids, always the same ones,
-    and holds them in memory. Raises StorageError where the source has no files, TooMuchBadInput
-    where more of it is unusable than the corpus allows. A `dry_run` counts the same and leaves the
-    document table as it was.
+    means all. `limit` stops after so many documents; `sample` takes so many, spread over the corpus
+    by the hash of their ids, always the same ones, and holds them in memory. `longest_input` is how
+    many tokens the model reads, None where that isn't known. A `dry_run` counts the same and leaves
+    the document table as it was. Raises StorageError where the source has no files, TooMuchBadInput
+    where more of it is unusable than the corpus allows, ConfigError where its chunks can't be sent.
     """
+    sending = Inputs(config, longest_input)
     source = Source(config.source, sql)
     if partitions is None and source.is_empty:
         raise StorageError(f"source.url {config.source.url} matches no file; check it and its glob")
@@ -101,8 +104,9 @@ def prepare(
         events = _sampled(events, sample)
     if limit is not None:
         events = _limited(events, limit)
-    with viewing(connection, config.corpus, run.run, config.chunking.fingerprint) as view:
-        work = _Preparation(storage, config, run, space_id, ranges, view)
+    changes = config.source.mode == "changes"
+    with viewing(connection, config.corpus, run.run, config.chunking.fingerprint, changes=changes) as view:
+        work = _Preparation(storage, config, run, space_id, ranges, sending, view)
         work.partial = sample is not None or limit is not None
         work.read(events)
         if partitions is None:
@@ -118,7 +122,14 @@ class _Preparation:
     """One pass over a source's events."""
 
     def __init__(
-        self, storage: Storage, config: CorpusConfig, run: RunRef, space_id: str, ranges: int, view: View
+        self,
+        storage: Storage,
+        config: CorpusConfig,
+        run: RunRef,
+        space_id: str,
+        ranges: int,
+        sending: Inputs,
+        view: View,
     ) -> None:
         self._storage = storage
         self._config = config
@@ -127,7 +138,8 @@ class _Preparation:
         self._ranges = ranges
         self._view = view
         self._chunker = Chunker(config.chunking)
-        self._presend = config.hook()
+        self._sending = sending
+        self._tells_changes = config.source.mode == "changes"
         self._batch: dict[str, Document] = {}
         self._characters = 0
         self._unread: list[tuple[str, str]] = []
@@ -157,6 +169,7 @@ class _Preparation:
                     self._protect()
             # The log is whole before this raises, the rows never will be.
             self._check_bad_share()
+        self.tokens -= self._rows.dropped_tokens
 
     def close_emptied(self) -> None:
         """After all records of all partitions: one without a record is empty, as no file can tell.
@@ -191,28 +204,25 @@ class _Preparation:
     def _document(self, document: Document) -> None:
         self.partitions.setdefault(document.partition, False)
         earlier = self._batch.get(document.id)
-        if earlier is not None:
-            if document.partition == earlier.partition and not _is_newer(document, earlier):
-                self._duplicate(document)
-                return
-            self._flush()
+        if earlier is not None and not self._is_newest(document, earlier):
+            return
         self._batch[document.id] = document
         self._characters += len(document.text)
         if len(self._batch) >= _BATCH_DOCUMENTS or self._characters >= _BATCH_CHARACTERS:
             self._flush()
 
-    def _duplicate(self, document: Document) -> None:
-        self._bad(
-            BadInput(
-                document.file,
-                document.line,
-                document.partition,
-                Reason.DUPLICATE_ID,
-                "this id was read before in this partition, and this version isn't newer",
-                "skipped; the first one stays",
-                document.id,
-            )
-        )
+    def _is_newest(self, document: Document, earlier: Document) -> bool:
+        """Of two versions in one batch only the newer goes further; says whether that is `document`."""
+        newer = replaces(document, earlier, changes=self._tells_changes)
+        if document.partition == earlier.partition and not self._tells_changes:
+            self._bad(_replacing(document) if newer else _duplicate(document))
+            if not newer:
+                return False
+        if newer:
+            self._characters -= len(earlier.text)
+        self.documents += 1
+        self.changes[Change.STALE] += 1
+        return newer
 
     def _bad(self, bad: BadInput) -> None:
         self._log.write(bad)
@@ -250,25 +260,44 @@ class _Preparation:
         heads = [metadata_of(document) for document in documents]
         versions = [version_of(document, head) for document, head in zip(documents, heads, strict=True)]
         judgements = self._view.judge(versions)
-        rows = ChunkRows(self._config, self._space_id, self._ranges, self._chunker, self._presend)
-        seen: list[tuple[Incoming, Judgement, int]] = []
+        rows = ChunkRows(self._config, self._space_id, self._ranges, self._chunker, self._sending)
+        taken: list[Taken] = []
+        places = list(self._rows.counts)
         for document, head, version, judgement in zip(documents, heads, versions, judgements, strict=True):
             if judgement.change is Change.DUPLICATE:
-                self._duplicate(document)
+                self._bad(_duplicate(document))
                 continue
             if judgement.change is not Change.STALE:
+                chunks, cut = 0, ""
                 try:
-                    chunks = (
-                        0 if document.deleted else rows.add(document, head, version, store=judgement.store)
-                    )
-                except PresendFailed as failed:
-                    self._bad(_unsent(document, failed))
+                    if not document.deleted:
+                        chunks, cut = rows.add(document, head, version, store=judgement.store)
+                except (PresendFailed, TooLong) as failed:
+                    reason = Reason.TOO_LONG if isinstance(failed, TooLong) else Reason.PRESEND_FAILED
+                    self._bad(_fault(document, reason, str(failed), SKIPPED))
                     continue
-                seen.append((version, judgement, chunks))
+                if cut:
+                    self._bad(_fault(document, Reason.TOO_LONG, cut, "cut it smaller", kept=True))
+                number = range_of(document.id, self._ranges)
+                self._take_back(number, document, judgement)
+                taken.append(Taken(version, judgement, chunks, places[number]))
+                places[number] += chunks
             self.documents += 1
             self.changes[judgement.change] += 1
-        self._view.add(seen)
+        self._view.add(taken)
         self._write(rows)
+
+    def _take_back(self, number: int, document: Document, judgement: Judgement) -> None:
+        """What an earlier version in this run left is not to be paid for: its rows go."""
+        before = judgement.replaced
+        if before is None:
+            return
+        self._rows.drop(number, before.place, before.chunks)
+        self.chunks -= before.chunks
+        self.changes[before.change] -= 1
+        self.changes[Change.STALE] += 1
+        if before.partition == document.partition and not self._tells_changes:
+            self._bad(_replacing(document))
 
     def _protect(self) -> None:
         """What is there and can't be used is not missing."""
@@ -299,27 +328,28 @@ class _Preparation:
         total = self.documents + self.bad
         if allowed is not None and total and self.bad > allowed * total:
             where = self._storage.url(f"{self._run.uri}/bad_input.jsonl")
+            kinds = ", ".join(f"{number:,} {reason}" for reason, number in sorted(self.bad_input.items()))
             raise TooMuchBadInput(
                 f"{self.bad:,} of {total:,} records of {self._config.source.where} are unusable, more than "
-                f"source.max_bad_share {allowed:g} allows ({dict(self.bad_input)}); mend them, see {where}, "
+                f"source.max_bad_share {allowed:g} allows ({kinds}); mend them, see {where}, "
                 "or raise the share"
             )
 
 
-def _unsent(document: Document, failed: PresendFailed) -> BadInput:
+def _fault(document: Document, reason: Reason, detail: str, done: str, *, kept: bool = False) -> BadInput:
     return BadInput(
-        document.file,
-        document.line,
-        document.partition,
-        Reason.PRESEND_FAILED,
-        str(failed),
-        SKIPPED,
-        document.id,
+        document.file, document.line, document.partition, reason, detail, done, document.id, kept=kept
     )
 
 
-def _is_newer(one: Document, other: Document) -> bool:
-    return one.updated_at is not None and other.updated_at is not None and one.updated_at > other.updated_at
+def _duplicate(document: Document) -> BadInput:
+    detail = "this id was read before in this partition, and this version isn't newer"
+    return _fault(document, Reason.DUPLICATE_ID, detail, "skipped; the first one stays")
+
+
+def _replacing(document: Document) -> BadInput:
+    detail = "this id was read before in this partition, and this version is newer"
+    return _fault(document, Reason.DUPLICATE_ID, detail, "taken in the place of the first one", kept=True)
 
 
 def _limited(events: Iterator[Event], limit: int) -> Iterator[Event]:

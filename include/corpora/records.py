@@ -16,7 +16,7 @@ import pendulum
 
 from include.contracts import JSON
 from include.corpora.source_config import WHOLE, Fields, SourceConfig
-from include.corpora.values import NoTime, WrongType, kind_of, plain, time_of, typed
+from include.corpora.values import NoTime, WrongType, is_missing, kind_of, plain, time_of, typed
 
 MAX_ID_BYTES = 1024  # PostgreSQL's index entries end at 2.7 kB, and stores have their own limits
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -99,8 +99,8 @@ class BadInput:
     kept: bool = False
 
     def as_dict(self) -> dict[str, JSON]:
-        """JSON-ready, file and line first."""
-        return {
+        """JSON-ready, file and line first; also of a file whose name is no text."""
+        told: dict[str, JSON] = {
             "file": self.file,
             "line": self.line,
             "document_id": self.document_id,
@@ -108,6 +108,10 @@ class BadInput:
             "reason": self.reason.value,
             "detail": self.detail,
             "done": self.done,
+        }
+        return {
+            name: _SURROGATE.sub("\ufffd", value) if isinstance(value, str) else value
+            for name, value in told.items()
         }
 
 
@@ -149,9 +153,10 @@ def _second_look(line: bytes, error: orjson.JSONDecodeError) -> Any:
         raise Refused(Reason.UNDECODABLE, f"byte {undecodable.start} of the line isn't UTF-8") from None
     try:
         record = json.loads(text, parse_constant=_no_constant)
+        halves = _SURROGATE.search(json.dumps(record, ensure_ascii=False))
     except (ValueError, RecursionError):
         raise Refused(Reason.NOT_JSON, f"not JSON: {error}") from None
-    if not _SURROGATE.search(json.dumps(record, ensure_ascii=False)):
+    if not halves:
         raise Refused(Reason.NOT_JSON, f"not JSON: {error}")
     return record
 
@@ -280,7 +285,7 @@ def _metadata(
     types = source.metadata if isinstance(source.metadata, dict) else {}
     for name in source.metadata:
         value = record.get(name)
-        if value is None:
+        if is_missing(value):
             continue
         try:
             value = typed(value, types[name], as_text=as_text) if name in types else plain(value)
@@ -347,4 +352,9 @@ def _clean_value(value: Any, name: str, mends: dict[Reason, Mend]) -> JSON:
 
 
 def _day(moment: datetime | None) -> str:
-    return pendulum.instance(moment).in_timezone("UTC").to_date_string() if moment is not None else WHOLE
+    if moment is None:
+        return WHOLE
+    try:
+        return pendulum.instance(moment).in_timezone("UTC").to_date_string()
+    except (ValueError, OverflowError):
+        raise NoTime(f"{moment} is no day in UTC") from None

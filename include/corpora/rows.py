@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+from array import array
 from collections.abc import Sequence
 from contextlib import ExitStack
+from itertools import islice
 from types import TracebackType
 from typing import Any
 from urllib.parse import quote
@@ -22,6 +24,7 @@ from include.storage import Storage
 _BUFFERED_ROWS = 32_768  # over all ranges
 _ROWS_A_PART = 200_000
 _BUFFERED_BYTES = 32 * 1024 * 1024
+_READ_ROWS = 10_000
 _OPEN_PARTS = 8
 
 #: Chunks as they are stored for good: `corpora/{corpus}/chunks/{chunking}/{partition}/{run}-NN.parquet`.
@@ -74,15 +77,51 @@ class RangeRows(_Files):
 
     def __init__(self, storage: Storage, run: RunRef, ranges: int) -> None:
         super().__init__(storage)
+        self._paths = [range_path(run, number) for number in range(ranges)]
         self._writers = [
-            self._stack.enter_context(
-                storage.parquet_writer(range_path(run, number), RUN_ROW_SCHEMA, passing=True)
-            )
-            for number in range(ranges)
+            self._stack.enter_context(storage.parquet_writer(path, RUN_ROW_SCHEMA, passing=True))
+            for path in self._paths
         ]
         self._waiting: list[list[pa.Table]] = [[] for _ in range(ranges)]
         self._rows = [0] * ranges
+        self._bytes = [0] * ranges
         self._group = max(256, _BUFFERED_ROWS // ranges)
+        self._dropped: dict[int, tuple[array[int], array[int]]] = {}
+        self.counts = [0] * ranges
+        """How many rows each range has been given."""
+        self.dropped_tokens = 0
+        """The tokens of the rows dropped; known once the block has ended."""
+
+    def drop(self, number: int, place: int, count: int) -> None:
+        """Take back `count` rows of a range, from `place` on: they aren't in its file in the end."""
+        if count:
+            places, counts = self._dropped.setdefault(number, (array("q"), array("q")))
+            places.append(place)
+            counts.append(count)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        super().__exit__(kind, error, trace)
+        if kind is None:
+            for number in sorted(self._dropped):
+                self._rewrite(number)
+
+    def _rewrite(self, number: int) -> None:
+        """The range's file without the rows that were dropped."""
+        kept = np.ones(self.counts[number], bool)
+        for place, count in zip(*self._dropped[number], strict=True):
+            kept[place : place + count] = False
+        path, row = self._paths[number], 0
+        with (
+            self._storage.parquet_file(path) as file,
+            self._storage.parquet_writer(path, RUN_ROW_SCHEMA, passing=True) as writer,
+        ):
+            for batch in file.iter_batches(_READ_ROWS):
+                mask = kept[row : row + batch.num_rows]
+                row += batch.num_rows
+                self.dropped_tokens += int(batch.column("tokens").to_numpy()[~mask].sum())
+                writer.write_batch(batch.filter(pa.array(mask)))
 
     def write(self, rows: pa.Table, ranges: npt.NDArray[np.int32]) -> None:
         """Rows of RUN_ROW_SCHEMA; `ranges` has each row's range, shape (rows,)."""
@@ -91,16 +130,21 @@ class RangeRows(_Files):
         bounds = np.searchsorted(ranges[order], np.arange(len(self._writers) + 1))
         for number in np.unique(ranges).tolist():
             start, end = int(bounds[number]), int(bounds[number + 1])
-            self._waiting[number].append(rows.slice(start, end - start))
-            self._rows[number] += end - start
+            part = rows.slice(start, end - start)
+            self._waiting[number].append(part)
+            self._rows[number] += part.num_rows
+            self._bytes[number] += part.nbytes
+            self.counts[number] += part.num_rows
             if self._rows[number] >= self._group:
                 self._flush(number)
+        while sum(self._bytes) >= 2 * _BUFFERED_BYTES:
+            self._flush(int(np.argmax(self._bytes)))
 
     def _flush(self, number: int) -> None:
         if self._waiting[number]:
             self._writers[number].write_table(pa.concat_tables(self._waiting[number]).combine_chunks())
         self._waiting[number] = []
-        self._rows[number] = 0
+        self._rows[number] = self._bytes[number] = 0
 
     def _finish(self) -> None:
         for number in range(len(self._writers)):
@@ -168,6 +212,7 @@ class StoredChunks(_Files):
         self._parts: dict[str, ChunkParts] = {}
         self._waiting: dict[str, list[pa.Table]] = {}
         self._sizes: dict[str, int] = {}
+        self._size = 0
         self._open: dict[str, None] = {}
 
     def write(self, partition: str, rows: pa.Table) -> None:
@@ -176,9 +221,10 @@ class StoredChunks(_Files):
             return
         self._waiting.setdefault(partition, []).append(rows.select(CHUNK_SCHEMA.names))
         self._sizes[partition] = self._sizes.get(partition, 0) + rows.nbytes
+        self._size += rows.nbytes
         if self._sizes[partition] >= _BUFFERED_BYTES // 4:
             self._flush(partition)
-        while sum(self._sizes.values()) >= _BUFFERED_BYTES:
+        while self._size >= _BUFFERED_BYTES:
             self._flush(max(self._sizes, key=self._sizes.__getitem__))
 
     def _flush(self, partition: str) -> None:
@@ -187,7 +233,7 @@ class StoredChunks(_Files):
             corpus, chunking, run = self._names
             parts = ChunkParts(self._storage, corpus, chunking, partition, run)
             self._parts[partition] = self._stack.enter_context(parts)
-        del self._sizes[partition]
+        self._size -= self._sizes.pop(partition)
         parts.write(pa.concat_tables(self._waiting.pop(partition)).combine_chunks())
         self._open.pop(partition, None)
         self._open[partition] = None
@@ -211,6 +257,15 @@ class BadInputLog(_Files):
     def write(self, bad: BadInput) -> None:
         """Add one row."""
         self._file.write(orjson.dumps(bad.as_dict()) + b"\n")
+
+
+def read_bad_input(storage: Storage, run: RunRef, most: int) -> list[dict[str, Any]]:
+    """The first rows of a run's `bad_input.jsonl`; [] where it has none."""
+    path = f"{run.uri}/bad_input.jsonl"
+    if not storage.exists(path):
+        return []
+    with storage.open_read(path) as file:
+        return [orjson.loads(line) for line in islice(file, most)]
 
 
 class DeletedRows(_Files):

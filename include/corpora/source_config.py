@@ -20,6 +20,9 @@ FILES = ("jsonl", "csv", "parquet", "folder")
 DOTTED_PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*[.:][A-Za-z_]\w*")
 """A callable of your own: `package.module.name`, or `package.module:name`."""
 
+DAY_GROUPS = ("year", "month", "day")
+"""Groups of a path's regular expression that make a day, however the path writes it."""
+
 WINDOW = re.compile(r"(?<![:\w]):(start|end)\b")
 """The bound parameters of a query: the first moment of its partitions, and the first after them."""
 
@@ -71,9 +74,10 @@ class SourceConfig(StrictModel):
 
     `kind` is one of `FILES`, `sql`, or the dotted path of a loader of your own. `url` is any fsspec
     URL and may be a glob; gzip and zstd are told by the name. `partition` is a regular expression
-    searched for in a file's path: its group `partition`, else its first group, else the whole
-    match. `max_document_bytes` is the longest line (jsonl), file (folder) or text (others) read.
-    `max_bad_share` of the records read may be unusable, else the run stops before it spends.
+    searched for in a file's path: the day of its groups `year`, `month` and `day`, else its group
+    `partition`, else its first group, else the whole match. `max_document_bytes` is the longest line
+    (jsonl), file (folder) or text (others) read. `max_bad_share` of the records read may be unusable,
+    else the run stops before it spends.
     """
 
     kind: str

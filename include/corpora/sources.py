@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from include.corpora.files import DAMAGED, Files, SourceFile
+from include.corpora.files import DAMAGED, Files, Foreign, SourceFile
 from include.corpora.loaders import read_loader
 from include.corpora.records import (
     LOST,
@@ -123,7 +123,7 @@ class Source:
             return
         except FileNotFoundError:
             fault = Fault(None, Reason.VANISHED_FILE, "it was listed and is gone", LOST)
-        except PermissionError as error:
+        except (PermissionError, Foreign) as error:
             fault = Fault(None, Reason.UNREADABLE_FILE, str(error), LOST)
         except (OSError, *DAMAGED) as error:
             if getattr(error, "errno", None) is not None:

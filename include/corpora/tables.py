@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from include.corpora.files import Files, Lines, LongLine, SourceFile
+from include.corpora.files import Files, Lines, LongLine, SourceFile, refuse_foreign
 from include.corpora.records import LOST, Fault, Found, Reason, Refused, parse_line
 from include.corpora.source_config import CsvConfig, SourceConfig
 
@@ -21,7 +21,9 @@ _PARQUET_BUFFER = 1 << 20
 
 def read_jsonl(files: Files, file: SourceFile, config: SourceConfig) -> Iterator[Found | Fault]:
     """An object a line."""
+    blank = True
     with files.open(file) as handle:
+        refuse_foreign(handle)
         lines = Lines(handle, config.max_document_bytes)
         while True:
             try:
@@ -29,18 +31,20 @@ def read_jsonl(files: Files, file: SourceFile, config: SourceConfig) -> Iterator
             except StopIteration:
                 break
             except LongLine as long:
+                blank = False
                 yield _too_long(long, config)
                 continue
             if not line.strip():
                 yield _blank(lines.number)
                 continue
+            blank = False
             try:
                 record = parse_line(line)
             except Refused as refused:
                 yield Fault(lines.number, refused.reason, refused.detail, LOST)
             else:
                 yield Found(lines.number, record)
-    if not lines.number:
+    if blank:
         yield _empty()
 
 
@@ -67,7 +71,9 @@ def read_csv(files: Files, file: SourceFile, config: SourceConfig) -> Iterator[F
     limit = config.max_document_bytes
     # The setting is the whole process's: never lowered, so that nobody else's reading breaks.
     csv.field_size_limit(max(csv.field_size_limit(), limit))
+    blank = True
     with files.open(file) as handle:
+        refuse_foreign(handle)
         lines = Lines(handle, limit)
         rows = _csv_rows(_Text(lines, config.csv.encoding), config.csv)
         names: list[str] | None = None
@@ -78,22 +84,25 @@ def read_csv(files: Files, file: SourceFile, config: SourceConfig) -> Iterator[F
             except StopIteration:
                 break
             except LongLine as long:
+                blank = False
                 yield _too_long(long, config)
                 continue
             except csv.Error as error:
+                blank = False
                 detail = f"a row that can't be read, to line {lines.number}: {error}"
                 yield Fault(start, Reason.NOT_A_ROW, detail, LOST)
                 continue
             if not any(row):
                 yield _blank(start)
             elif names is None:
+                blank = False
                 names = [name.strip() for name in row]
-                if missing := _missing(names, config):
-                    yield missing
+                if unfit := _unfit(names, config):
+                    yield unfit
                     return
             else:
                 yield _csv_record(start, names, row, config.csv.encoding)
-    if not lines.number:
+    if blank:
         yield _empty()
 
 
@@ -127,8 +136,8 @@ def read_parquet(
         # Without pre-buffering, pages are read as they are needed, not whole row groups.
         with pq.ParquetFile(handle, pre_buffer=False, buffer_size=_PARQUET_BUFFER) as table:
             there = table.schema_arrow.names
-            if missing := _missing(there, config):
-                yield missing
+            if unfit := _unfit(there, config):
+                yield unfit
                 return
             columns = [name for name in there if name in set(_mapped(config))]
             row = 0
@@ -144,17 +153,38 @@ def read_parquet(
 
 
 def _rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any] | Fault]:
-    """A batch's rows; a text whose bytes aren't UTF-8 spoils its own row only."""
+    """A batch's rows; a value that Python has no form for spoils its own row only."""
+    batch = _in_microseconds(batch)
     try:
-        yield from batch.to_pylist()
-        return
-    except UnicodeDecodeError:
-        pass
-    for row in range(batch.num_rows):
+        rows = batch.to_pylist()
+    # Text that isn't UTF-8, nanoseconds, the year 10000: each has an exception of its own.
+    except (ValueError, ArithmeticError, TypeError, pa.ArrowException):
+        for row in range(batch.num_rows):
+            yield _row(batch.slice(row, 1))
+    else:
+        yield from rows
+
+
+def _in_microseconds(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Times as fine as Python's: data frames write nanoseconds, which it has no form for."""
+    for place, field in enumerate(batch.schema):
+        if pa.types.is_timestamp(field.type) and field.type.unit == "ns":
+            times = batch.column(place).cast(pa.timestamp("us", field.type.tz), safe=False)
+            batch = batch.set_column(place, field.name, times)
+    return batch
+
+
+def _row(row: pa.RecordBatch) -> dict[str, Any] | Fault:
+    record: dict[str, Any] = {}
+    for name, column in zip(row.schema.names, row.columns, strict=True):
         try:
-            yield batch.slice(row, 1).to_pylist()[0]
+            record[name] = column[0].as_py()
         except UnicodeDecodeError as error:
-            yield Fault(None, Reason.UNDECODABLE, f"a text whose byte {error.start} isn't UTF-8", LOST)
+            detail = f"{name} has a text whose byte {error.start} isn't UTF-8"
+            return Fault(None, Reason.UNDECODABLE, detail, LOST)
+        except (ValueError, ArithmeticError, TypeError, pa.ArrowException) as error:
+            return Fault(None, Reason.WRONG_TYPE, f"{name} can't be read: {error}", LOST)
+    return record
 
 
 def _may_hold(table: pq.ParquetFile, group: int, config: SourceConfig, days: Sequence[str]) -> bool:
@@ -178,17 +208,16 @@ def _mapped(config: SourceConfig) -> list[str]:
     return [*(name for name in config.fields.model_dump().values() if name is not None), *config.metadata]
 
 
-def _missing(names: Sequence[str], config: SourceConfig) -> Fault | None:
-    """A file without a column that every record needs is one fault, not one a row."""
+def _unfit(names: Sequence[str], config: SourceConfig) -> Fault | None:
+    """A file that lacks a column that every record needs, or has one twice, is one fault, not one a row."""
     fields = config.fields
     needed = (fields.id, fields.text, fields.tenant, fields.partition)
     missing = [name for name in needed if name is not None and name not in names]
-    if not missing:
+    twice = [name for name in dict.fromkeys(_mapped(config)) if names.count(name) > 1]
+    if not missing and not twice:
         return None
-    there = ", ".join(names[:20])
-    return Fault(
-        None, Reason.MISSING_COLUMN, f"there is no column {', '.join(missing)}; there are {there}", LOST
-    )
+    said = f"there is no column {', '.join(missing)}" if missing else f"{', '.join(twice)} is there twice"
+    return Fault(None, Reason.MISSING_COLUMN, f"{said}; there are {', '.join(names[:20])}", LOST)
 
 
 def _too_long(long: LongLine, config: SourceConfig) -> Fault:

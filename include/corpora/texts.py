@@ -24,6 +24,16 @@ Parsed = tuple[dict[str, Any], str, str | None]
 """What a file says of itself (front matter), its text, its title."""
 
 
+class _FrontMatter(yaml.SafeLoader):
+    """YAML without aliases, by which some lines can stand for gigabytes."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        """Refuses an alias."""
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.YAMLError("an alias")
+        return super().compose_node(parent, index)
+
+
 def is_text(name: str) -> bool:
     """Whether a folder's file is a document, by the end of its name without that of its compression.
 
@@ -73,8 +83,9 @@ def _markdown(data: bytes) -> Parsed:
     told: dict[str, Any] = {}
     if match := _FRONT_MATTER.match(text):
         try:
-            found = yaml.safe_load(match.group(1))
-        except (yaml.YAMLError, ValueError):
+            found = yaml.load(match.group(1), _FrontMatter)
+        # Beside its own errors it raises whatever Python's types do: of dates, of numbers, of depth.
+        except Exception:
             found = None
         if isinstance(found, dict):
             told = {str(name): value for name, value in found.items()}

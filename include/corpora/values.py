@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from datetime import date, datetime
 from decimal import Decimal
@@ -12,6 +13,9 @@ import pendulum
 from pendulum.parsing.exceptions import ParserError
 
 from include.contracts import JSON
+
+MOST_LEVELS = 32
+"""How deep lists and objects may nest in metadata; JSON writers and stores give up at some depth."""
 
 _KINDS: tuple[tuple[type[Any], str], ...] = (
     (bool, "boolean"),
@@ -43,21 +47,48 @@ def kind_of(value: Any) -> str:
     return next((name for kind, name in _KINDS if isinstance(value, kind)), type(value).__name__)
 
 
-def plain(value: Any) -> JSON:
-    """A value of a database or a Parquet file as JSON. Raises WrongType for what has no such form."""
-    if value is None or isinstance(value, str | bool | int | float):
+def is_missing(value: Any) -> bool:
+    """Whether a value stands for none: null, and not-a-number, as data frames write it."""
+    if isinstance(value, Decimal):
+        return value.is_nan()
+    return value is None or (isinstance(value, float) and value != value)
+
+
+def plain(value: Any, level: int = 0) -> JSON:
+    """A value of a database or a Parquet file as JSON. Raises WrongType for what has no such form.
+
+    A whole number beyond 64 bits becomes the nearest float, as it does where JSON is read.
+    """
+    if level > MOST_LEVELS:
+        raise WrongType(f"nests deeper than {MOST_LEVELS} levels")
+    if is_missing(value):
+        return None
+    if isinstance(value, str | bool):
         return value
+    if isinstance(value, int | float | Decimal):
+        return _plain_number(value)
     if isinstance(value, list | tuple):
-        return [plain(entry) for entry in value]
+        return [plain(entry, level + 1) for entry in value]
     if isinstance(value, dict):
-        return {str(key): plain(entry) for key, entry in value.items()}
+        return {str(key): plain(entry, level + 1) for key, entry in value.items()}
     if isinstance(value, datetime | date):
         return value.isoformat()
-    if isinstance(value, Decimal):
-        return int(value) if value == value.to_integral_value() else float(value)
     if isinstance(value, UUID):
         return str(value)
     raise WrongType(f"is a {kind_of(value)}, which JSON has no form for")
+
+
+def _plain_number(value: int | float | Decimal) -> int | float:
+    try:
+        if isinstance(value, int) or (isinstance(value, Decimal) and value == value.to_integral_value()):
+            whole = int(value)
+            return whole if -(2**63) <= whole < 2**64 else float(whole)
+        number = float(value)
+    except (OverflowError, ArithmeticError):
+        number = math.inf
+    if not math.isfinite(number):
+        raise WrongType(f"is {str(value)[:40]}, which JSON has no form for")
+    return number
 
 
 def time_of(value: Any) -> datetime | None:
@@ -76,12 +107,15 @@ def time_of(value: Any) -> datetime | None:
     try:
         if not isinstance(value, str):
             return pendulum.from_timestamp(float(value))
-        parsed = pendulum.parse(value)
+        # `now`, and the time of a day without its date, would be read as today's.
+        parsed = pendulum.parse(value, exact=True) if value != "now" else None
     except (ParserError, ValueError, OverflowError, OSError):
         parsed = None
-    if not isinstance(parsed, pendulum.DateTime):
-        raise NoTime(f"{str(value)[:40]!r} is no ISO 8601 time")
-    return parsed
+    if isinstance(parsed, pendulum.DateTime):
+        return parsed
+    if isinstance(parsed, pendulum.Date):
+        return pendulum.datetime(parsed.year, parsed.month, parsed.day)
+    raise NoTime(f"{str(value)[:40]!r} is no ISO 8601 time")
 
 
 def typed(value: Any, wanted: str, *, as_text: bool) -> JSON:
@@ -91,7 +125,7 @@ def typed(value: Any, wanted: str, *, as_text: bool) -> JSON:
     """
     try:
         return TYPES[wanted](value, as_text)
-    except (NoTime, ValueError, OverflowError):
+    except (NoTime, ValueError, ArithmeticError):
         raise WrongType(f"{str(value)[:40]!r} is no {wanted}") from None
 
 
@@ -103,9 +137,11 @@ def _string(value: Any, as_text: bool) -> JSON:
 
 def _integer(value: Any, as_text: bool) -> JSON:
     if isinstance(value, str) and as_text:
-        return int(value)
+        value = int(value)
     if isinstance(value, bool) or not isinstance(value, int | float | Decimal) or value != int(value):
         raise WrongType(f"is {_shown(value)}, not a whole number")
+    if not -(2**63) <= value < 2**63:
+        raise WrongType(f"is {str(value)[:40]}, a whole number beyond 64 bits")
     return int(value)
 
 
@@ -114,10 +150,7 @@ def _number(value: Any, as_text: bool) -> JSON:
         value = float(value)
     if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
         raise WrongType(f"is a {kind_of(value)}, not a number")
-    number = value if isinstance(value, int) else float(value)
-    if number - number != 0:
-        raise WrongType(f"is {number}, which JSON has no form for")
-    return number
+    return _plain_number(value)
 
 
 def _boolean(value: Any, as_text: bool) -> JSON:

@@ -16,7 +16,8 @@ def parse(arguments: list[str] | None = None) -> tuple[argparse.Namespace, Setti
     defaults = Settings()
     parser = argparse.ArgumentParser(
         prog="python -m include.emulator",
-        description="OpenAI's batch API and its real-time twins on this machine, for development and CI.",
+        description="OpenAI's and Anthropic's batch APIs and their real-time twins on this machine, for "
+        "development and CI.",
     )
     parser.add_argument("--port", type=int, default=8700)
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
@@ -40,6 +41,18 @@ def parse(arguments: list[str] | None = None) -> tuple[argparse.Namespace, Setti
             help=f"{name} that may wait at a time, for one model or for every model; repeatable",
         )
     parser.add_argument("--creations-per-hour", type=int, default=defaults.creations_per_hour)
+    parser.add_argument(
+        "--queued-messages",
+        type=int,
+        default=defaults.queued_messages,
+        help="requests of message batches that may wait at a time (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--cache-hit-share",
+        type=float,
+        default=defaults.cache_hit_share,
+        help="share of a message batch's requests that hit the prompt cache (default: %(default)s)",
+    )
     parser.add_argument("--models", help="the only models that exist, separated by commas")
     parser.add_argument(
         "--key", action="append", default=[], help="an API key to accept; repeatable; default: any"
@@ -58,6 +71,8 @@ def parse(arguments: list[str] | None = None) -> tuple[argparse.Namespace, Setti
         enqueued_tokens=_limits(parser, options.enqueued_tokens),
         enqueued_requests=defaults.enqueued_requests | _limits(parser, options.enqueued_requests),
         creations_per_hour=options.creations_per_hour,
+        queued_messages=options.queued_messages,
+        cache_hit_share=options.cache_hit_share,
         models=[each.strip() for each in (options.models or "").split(",") if each.strip()],
         keys=options.key,
         missing_input=options.missing_input,
@@ -96,7 +111,8 @@ def main() -> None:
         app,
         options.host,
         options.port,
-        f"emulator ready at {shown}/openai/v1 (embeddings {options.embeddings}, clock {options.clock})",
+        f"emulator ready at {shown}/openai/v1 and /anthropic "
+        f"(embeddings {options.embeddings}, clock {options.clock})",
     )
     # uvicorn raises the signal again at its end: a stop that was asked for is exit code 0.
     for each in (signal.SIGTERM, signal.SIGINT):

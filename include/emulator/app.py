@@ -8,6 +8,7 @@ from pathlib import Path
 
 from starlette.applications import Starlette
 
+from include.emulator.anthropic.service import AnthropicService
 from include.emulator.clock import Clock, Kind
 from include.emulator.control import Control
 from include.emulator.faults import Faults
@@ -28,7 +29,8 @@ def make_app(data: Path, settings: Settings, clock_kind: Kind) -> Starlette:
     holds = Holds()
     gate = Gate(store, faults, holds)
     openai = OpenAIService(settings, clock, store, faults)
-    worker = Worker([openai.lifecycle])
+    anthropic = AnthropicService(settings, clock, store, faults)
+    worker = Worker([openai.lifecycle, anthropic.lifecycle])
     control = Control(settings, clock, store, faults, holds, worker)
 
     @asynccontextmanager
@@ -39,6 +41,7 @@ def make_app(data: Path, settings: Settings, clock_kind: Kind) -> Starlette:
         worker.stop()
         store.close()
 
-    app = Starlette(routes=[control.mount(), openai.mount(gate, worker)], lifespan=lifespan)
+    mounts = [control.mount(), openai.mount(gate, worker), anthropic.mount(gate, worker)]
+    app = Starlette(routes=mounts, lifespan=lifespan)
     app.router.redirect_slashes = False
     return app

@@ -20,6 +20,9 @@ from include.emulator.worker import Worker
 SETTLE_SECONDS = 4.0
 """How long moving the clock waits for the work that fell due: less than HTTP clients' usual 5 seconds."""
 
+COUNTED = ("requests", "input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens")
+"""What the books tell of each batch; its cached tokens are input tokens too."""
+
 
 class Control:
     """The handlers of the control plane."""
@@ -64,12 +67,8 @@ class Control:
             batches = store.all_batches()
             spent = store.spent()
             totals = {
-                each.id: {
-                    "requests": each.work.get("requests", 0),
-                    "input_tokens": each.work.get("input_tokens", 0),
-                    "output_tokens": each.work.get("output_tokens", 0),
-                    "dollars": each.work.get("dollars", 0.0),
-                }
+                each.id: {name: each.work.get(name, 0) for name in COUNTED}
+                | {"dollars": each.work.get("dollars", 0.0)}
                 for each in batches
             }
             books: dict[str, Any] = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -16,6 +17,16 @@ from include.emulator.server import transport_of
 from include.emulator.store import Store
 
 Handler = Callable[[Request], Awaitable[Response]]
+ErrorBody = Callable[[int, str], dict[str, Any]]
+"""A provider's body for an error of this HTTP status and message."""
+
+
+def openai_body(status: int, message: str) -> dict[str, Any]:
+    """The body of an error as OpenAI writes it, and whoever copies it."""
+    kind = (
+        "server_error" if status >= 500 else "rate_limit_error" if status == 429 else "invalid_request_error"
+    )
+    return {"error": {"message": message, "type": kind, "param": None, "code": None}}
 
 
 class Refusal(Exception):
@@ -34,18 +45,26 @@ class Gate:
         self.faults = faults
         self.holds = holds
 
-    def route(self, operation: str, method: str, path: str, handler: Handler) -> Route:
+    def route(
+        self,
+        operation: str,
+        method: str,
+        path: str,
+        handler: Handler,
+        error_body: ErrorBody = openai_body,
+    ) -> Route:
         """A route named for faults, holds and the request log by its operation, e.g. `batches.create`."""
-        return Route(path, endpoint=_Gated(self, operation, handler), methods=[method])
+        return Route(path, endpoint=_Gated(self, operation, handler, error_body), methods=[method])
 
 
 class _Gated:
     """The ASGI application of one operation."""
 
-    def __init__(self, gate: Gate, operation: str, handler: Handler) -> None:
+    def __init__(self, gate: Gate, operation: str, handler: Handler, error_body: ErrorBody) -> None:
         self._gate = gate
         self._operation = operation
         self._handler = handler
+        self._error_body = error_body
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._gate.store.count_call(self._operation)
@@ -81,7 +100,7 @@ class _Gated:
                 _hang_up(transport)
                 return
             elif rule.do == "status":
-                await _status(rule)(scope, receive, send)
+                await _status(rule, self._error_body)(scope, receive, send)
                 return
         outgoing = _Outgoing(send, transport, rules)
         if self._gate.holds.watches(self._operation):
@@ -139,25 +158,11 @@ def _hang_up(transport: asyncio.Transport | None) -> None:
         transport.abort()
 
 
-def _status(rule: Rule) -> Response:
+def _status(rule: Rule, error_body: ErrorBody) -> Response:
     status = int(rule.options.get("status", 500))
     body = rule.options.get("body")
     if body is None:
-        kind = (
-            "server_error"
-            if status >= 500
-            else "rate_limit_error"
-            if status == 429
-            else "invalid_request_error"
-        )
-        body = {
-            "error": {
-                "message": f"The emulator was told to answer {status}.",
-                "type": kind,
-                "param": None,
-                "code": None,
-            }
-        }
+        body = error_body(status, f"The emulator was told to answer {status}.")
     headers = {str(key): str(value) for key, value in (rule.options.get("headers") or {}).items()}
     if isinstance(body, str):
         return Response(body, status_code=status, headers=headers)

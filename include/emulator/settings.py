@@ -35,6 +35,12 @@ class Settings:
     """Embedding inputs summed over all requests of a batch."""
     max_batch_file_bytes: int = 200 * 1024 * 1024
     max_upload_bytes: int = 512 * 1024 * 1024
+    queued_messages: int | None = 200_000
+    """Requests of message batches that may wait at a time, of all models together."""
+    max_message_requests: int = 100_000
+    max_message_batch_bytes: int = 256 * 1024 * 1024
+    cache_hit_share: float = 0.9
+    """Share of a batch's requests that find their prompt's prefix where it is in the cache."""
     models: list[str] = field(default_factory=list)
     """The only models that exist; empty means every name but those that start with `no-such`."""
     keys: list[str] = field(default_factory=list)
@@ -68,9 +74,9 @@ class Settings:
                     f"{name!r} is no setting that can be changed; those are {sorted(CHANGEABLE)}"
                 )
             now, value = getattr(self, name), changes[name]
-            number = isinstance(now, int | float) or name == "creations_per_hour"
+            number = isinstance(now, int | float) or name in OPTIONAL
             fits = isinstance(value, int | float) if number else isinstance(value, type(now))
-            if not fits and not (value is None and name == "creations_per_hour"):
+            if not fits and not (value is None and name in OPTIONAL):
                 raise ValueError(f"{name!r} can't be {value!r}; it is {now!r} now")
         for name, value in changes.items():
             setattr(self, name, value)
@@ -79,5 +85,8 @@ class Settings:
         """All fields but the keys, JSON-ready."""
         return {name: value for name, value in dataclasses.asdict(self).items() if name != "keys"}
 
+
+OPTIONAL = {"creations_per_hour", "queued_messages"}
+"""Limits that can be taken away."""
 
 CHANGEABLE = {each.name for each in dataclasses.fields(Settings)} - {"embeddings"}

@@ -6,7 +6,7 @@ import fcntl
 import json
 import sqlite3
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,6 +27,9 @@ create index if not exists active_batches on batches (provider, active);
 create table if not exists charges (batch text not null, custom_id text not null);
 create index if not exists charges_by_batch on charges (batch);
 create table if not exists calls (operation text primary key, count integer not null);
+create table if not exists prompt_cache (
+    account text not null, key text not null, expires_at real not null, primary key (account, key)
+);
 create table if not exists spent (
     kind text primary key, calls integer not null, input_tokens integer not null,
     output_tokens integer not null, dollars real not null
@@ -221,18 +224,27 @@ class Store:
         return found[0] if found else None
 
     def list_batches(
-        self, provider: str, account: str, after: str | None, limit: int
+        self, provider: str, account: str, after: str | None, limit: int, *, before: str | None = None
     ) -> tuple[list[BatchRecord], bool]:
-        """A page of an account's batches, newest first, and whether there are more."""
+        """A page of an account's batches, newest first, and whether there are more.
+
+        Those right after (older than) one batch, or right before (newer than) another; deleted ones
+        are left out.
+        """
+        order = "asc" if before else "desc"
         found = self._batches(
-            "where provider = ?1 and account = ?2 and (?3 is null or seq < (select seq from batches "
-            "where id = ?3)) order by seq desc limit ?4",
+            "where provider = ?1 and account = ?2 "
+            "and (?3 is null or seq < (select seq from batches where id = ?3)) "
+            "and (?4 is null or seq > (select seq from batches where id = ?4)) "
+            f"and not coalesce(json_extract(work, '$.deleted'), 0) order by seq {order} limit ?5",
             provider,
             account,
             after,
+            before,
             limit + 1,
         )
-        return found[:limit], len(found) > limit
+        page = found[:limit]
+        return page[::-1] if before else page, len(found) > limit
 
     def active_batches(self, provider: str) -> list[BatchRecord]:
         """Batches in no terminal state, oldest first."""
@@ -264,6 +276,23 @@ class Store:
     def charges(self) -> dict[str, int]:
         """How often each custom_id was paid for, over all batches."""
         return dict(self._rows("select custom_id, count(*) from charges group by custom_id"))
+
+    def cached(self, account: str, keys: Sequence[str]) -> dict[str, float]:
+        """When those of the account's cached prefixes expire."""
+        marks = ", ".join("?" * len(keys))
+        found = self._rows(
+            f"select key, expires_at from prompt_cache where account = ? and key in ({marks})", account, *keys
+        )
+        return dict(found)
+
+    def keep_cached(self, account: str, expiry: dict[str, float]) -> None:
+        """Remember until when prefixes are cached."""
+        with self._lock:
+            self._connection.executemany(
+                "insert into prompt_cache values (?, ?, ?) on conflict (account, key) "
+                "do update set expires_at = excluded.expires_at",
+                ((account, key, moment) for key, moment in expiry.items()),
+            )
 
     def spend(self, kind: str, input_tokens: int, output_tokens: int, dollars: float) -> None:
         """Add a real-time call to the books."""

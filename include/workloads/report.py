@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from include.batches import claims, dead_letters, runs, spaces, submissions
 from include.batches.runs import RunRow
 from include.batches.submissions import SubmissionRow
 from include.contracts import RunRef, Usage
+from include.corpora.rows import read_bad_input
 from include.reference import price_for
 from include.storage import Storage
 from include.workloads.plan import Plan
@@ -21,6 +22,8 @@ from include.workloads.services import Services
 from include.workloads.steps.shared import upsert_parts
 
 log = logging.getLogger(__name__)
+
+_BAD_INPUT_SHOWN = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +60,8 @@ class Report:
     published: str = ""
     models_named: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    bad_input: tuple[dict[str, Any], ...] = ()
+    """The first rows of `bad_input.jsonl`."""
     places: dict[str, str] = field(default_factory=dict)
 
 
@@ -69,9 +74,10 @@ def places(storage: Storage, ref: RunRef, plan: Plan | None) -> dict[str, str]:
         live = f"corpora/{plan.corpus}/live.json"
         if storage.exists(live):
             found["live"] = storage.url(live)
-        bad = f"{ref.uri}/bad_input.jsonl"
-        if storage.exists(bad):
-            found["bad input"] = storage.url(bad)
+    # Also of a run that stopped over it, and never had a plan.
+    bad = f"{ref.uri}/bad_input.jsonl"
+    if storage.exists(bad):
+        found["bad input"] = storage.url(bad)
     return found
 
 
@@ -117,8 +123,17 @@ def markdown(report: Report) -> str:
     lines += [f"| {name} | {value} |" for name, value in rows(report)]
     if report.notes:
         lines += ["", "## Notes", *(f"- {note}" for note in report.notes)]
+    if report.bad_input:
+        lines += ["", "## Bad input", "", "| file | line | document | what is wrong | what was done |"]
+        lines += ["|---|---|---|---|---|", *map(_bad_input_line, report.bad_input)]
     lines += ["", "## Where everything lies", *(f"- {name}: `{at}`" for name, at in report.places.items())]
     return "\n".join(lines) + "\n"
+
+
+def _bad_input_line(bad: Mapping[str, Any]) -> str:
+    told = (bad["file"], bad["line"], bad["document_id"], f"{bad['reason']}: {bad['detail']}", bad["done"])
+    cells = (" ".join(str("" if cell is None else cell).split()).replace("|", "\\|") for cell in told)
+    return f"| {' | '.join(cells)} |"
 
 
 def merged(counts: Mapping[str, Any], step: str, name: str, default: Any = 0) -> Any:
@@ -151,6 +166,7 @@ def finish(services: Services, ref: RunRef) -> Report | None:
         paid = submissions.of_run(connection, ref.run)
         proof = spaces.proof(connection, row.space) if row.space else None
     report = gather(row, paid, plan, proof.model_named if proof else "", places(storage, ref, plan))
+    report = replace(report, bad_input=tuple(read_bad_input(storage, ref, _BAD_INPUT_SHOWN)))
     write(storage, ref, report)
     for name, value in rows(report):
         log.info("%s: %s", name, value)

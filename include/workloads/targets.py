@@ -47,6 +47,7 @@ def resolve(services: Services, connection: Connection, config: CorpusConfig) ->
                     update={
                         "connection": config.embedding.connection,
                         "inputs_per_line": config.embedding.inputs_per_line,
+                        "too_long": config.embedding.too_long,
                     }
                 ),
                 "index": built.index,

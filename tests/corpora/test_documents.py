@@ -7,7 +7,7 @@ from typing import Any
 import pendulum
 import pytest
 
-from include.corpora.documents import Change, Incoming, Judgement, View, viewing
+from include.corpora.documents import Change, Incoming, Judgement, Replaced, Taken, View, replaces, viewing
 from include.ledger import clock
 from include.ledger.connect import Connection, connect
 
@@ -38,7 +38,7 @@ def take(view: View, *versions: Incoming) -> list[Change]:
     """Judge and add, as prepare does."""
     judgements = view.judge(versions)
     left_out = (Change.STALE, Change.DUPLICATE)
-    view.add([(v, j, 1) for v, j in zip(versions, judgements, strict=True) if j.change not in left_out])
+    view.add([Taken(v, j, 1) for v, j in zip(versions, judgements, strict=True) if j.change not in left_out])
     return [judgement.change for judgement in judgements]
 
 
@@ -105,12 +105,40 @@ class TestClasses:
         assert changes == [Change.NEW, Change.NEW]
         assert current(ledger, "c", ["d"]) == {"d": b"b" * 16}
 
+    @pytest.mark.parametrize("changes", [False, True])
+    @pytest.mark.parametrize("partition", [OLD, NEW])
+    @pytest.mark.parametrize(
+        ("first", "second"),
+        [(None, None), (EARLY, None), (None, LATE), (EARLY, LATE), (LATE, EARLY), (EARLY, EARLY)],
+    )
+    def test_of_two_in_a_run_the_table_and_the_batch_choose_alike(
+        self, ledger: Connection, changes: bool, partition: str, first: Any, second: Any
+    ) -> None:
+        earlier = version(updated_at=first)
+        later = version(text="b", partition=partition, updated_at=second)
+        newer = replaces(later, earlier, changes=changes)
+        with viewing(ledger, "c", "r", "chunking", changes=changes) as view:
+            (judged,) = view.judge([earlier])
+            view.add([Taken(earlier, judged, 3, place=7)])
+            (judged,) = view.judge([later])
+        left_out = Change.DUPLICATE if partition == NEW and not changes else Change.STALE
+        assert judged.change is (Change.NEW if newer else left_out)
+        assert judged.replaced == Replaced(Change.NEW, NEW, 3, 7)
+
+    def test_a_log_of_changes_is_told_in_its_order(self, ledger: Connection) -> None:
+        with viewing(ledger, "c", "r", "chunking", changes=True) as view:
+            assert take(view, version()) == [Change.NEW]
+            assert take(view, version(deleted=True)) == [Change.DELETED]
+            assert take(view, version(text="c")) == [Change.NEW]
+            view.merge(nothing)
+        assert current(ledger, "c", ["d"]) == {"d": b"c" * 16}
+
     def test_chunks_are_stored_where_anything_or_the_chunking_differs(self, ledger: Connection) -> None:
         run(ledger, "before", version())
         with viewing(ledger, "c", "same", "chunking") as view:
-            assert view.judge([version()]) == [Judgement(Change.UNCHANGED, False, False, False)]
+            assert view.judge([version()]) == [Judgement(Change.UNCHANGED, False, False)]
         with viewing(ledger, "c", "other", "other chunking") as view:
-            assert view.judge([version()]) == [Judgement(Change.UNCHANGED, True, True, False)]
+            assert view.judge([version()]) == [Judgement(Change.UNCHANGED, True, True)]
 
     def test_corpora_are_apart(self, ledger: Connection) -> None:
         run(ledger, "r", version())

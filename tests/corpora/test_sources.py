@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import fsspec
+import orjson
 import pyarrow as pa
 import pytest
 
@@ -178,12 +179,12 @@ class TestBadLines:
         json.dumps(fault.as_dict()).encode()
 
     def test_what_is_mended_is_clean(self, tmp_path: Path) -> None:
-        topic = b'{"\\ud800": 123456789012345678901}'
+        topic = b'{"\\ud800": 12345678901234567890}'
         line = b'{"id": "x", "text": "a\\u0000b \\ud83d c \\ud83d\\ude00", "topic": ' + topic + b"}"
         (tmp_path / "x.jsonl").write_bytes(line)
         (document,) = documents(read(config(f"{tmp_path}/*.jsonl")))
         assert document.text == "ab \ufffd c 😀"
-        assert document.metadata == {"topic": {"\ufffd": 123456789012345678901}}
+        assert document.metadata == {"topic": {"\ufffd": 12345678901234567890}}
 
     def test_a_line_of_50_mb_is_passed_over_in_little_memory(self, tmp_path: Path) -> None:
         with (tmp_path / "x.jsonl").open("wb") as file:
@@ -208,6 +209,11 @@ class TestBadFiles:
         events = read(config(f"{tmp_path}/*.jsonl"))
         assert [fault.reason for fault in faults(events)] == [Reason.EMPTY_FILE]
         assert ends(events) == {"all": False}
+
+    def test_a_file_whose_name_is_no_text_is_named(self, tmp_path: Path) -> None:
+        Path(os.fsdecode(bytes(tmp_path) + b"/caf\xe9.jsonl")).write_bytes(b"{\n")
+        (fault,) = faults(read(config(f"{tmp_path}/*.jsonl")))
+        assert orjson.loads(orjson.dumps(fault.as_dict()))["file"].endswith("/caf\ufffd.jsonl")
 
     def test_a_vanished_file_is_named_and_the_others_are_read(self, tmp_path: Path) -> None:
         (tmp_path / "a.jsonl").write_bytes(GOOD)

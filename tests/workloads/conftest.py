@@ -12,12 +12,12 @@ import pytest
 from include.batches import dead_letters, runs
 from include.batches.dead_letters import DeadLetter, LetterState, Which
 from include.contracts import Limits, RunRef
-from include.indexes.live import find_pointer, read_pointer
+from include.indexes.live import find_pointer
 from include.ledger import clock
 from include.settings import Settings
 from include.workloads import steps
 from include.workloads.clients import services as environment_services
-from include.workloads.plan import Request
+from include.workloads.plan import Plan, Request
 from include.workloads.replay import Change, Replay
 from include.workloads.report import Report
 from include.workloads.services import Services
@@ -63,10 +63,6 @@ class World:
         rows = "".join(json.dumps({"id": name, "text": text}) + "\n" for name, text in texts.items())
         self.services.storage.write_bytes("sources/all.jsonl", rows.encode())
 
-    def configure(self, more: str) -> None:
-        """Put further lines into the corpus's YAML."""
-        (self.corpora / "letters.yaml").write_text(YAML + more)
-
     def limit(self, **limits: int) -> None:
         """Give the account limits of its own, as `limits.yaml` would."""
         usual = {"requests_per_batch": 50_000, "bytes_per_batch": 200_000_000}
@@ -84,13 +80,41 @@ class World:
             clock.advance(ledger, seconds)
         self.emulator.advance(seconds)
 
+    def put(self, name: str, *records: dict[str, Any] | bytes) -> None:
+        """Write these records, or raw lines, as `sources/{name}.jsonl`."""
+        lines = [record if isinstance(record, bytes) else json.dumps(record).encode() for record in records]
+        self.services.storage.write_bytes(f"sources/{name}.jsonl", b"".join(line + b"\n" for line in lines))
+
+    def configure(self, yaml: str) -> None:
+        """Replace the corpus's YAML."""
+        (self.corpora / "letters.yaml").write_text(yaml)
+
+    def run(self, **request: Any) -> Report:
+        """A whole run."""
+        ref, ranges = self.begin(**request)
+        self.send(ref)
+        return self.end(ref, ranges)
+
+    def charges(self) -> dict[str, int]:
+        """How often each line was paid for, by its custom_id, as the emulator has it."""
+        return dict(self.emulator.state()["charges"])
+
+    def rows(self, ref: RunRef) -> list[dict[str, Any]]:
+        """All rows of the index that a run writes to, metadata read."""
+        plan = Plan.load(self.services.storage, ref.uri)
+        index = plan.corpus_config().index
+        store = self.services.store(index.store, index.url)
+        ids = [str(name) for part in store.ids(plan.version) for name in part["chunk_id"].to_pylist()]
+        found = store.fetch(plan.version, ids).to_pylist()
+        return [{**row, "metadata": json.loads(row["metadata"])} for row in found]
+
     def begin(self, **request: Any) -> tuple[RunRef, list[str]]:
         """A run up to its estimate: an ingest, or with `replay` a replay."""
         self.runs += 1
         name = f"run-{self.runs}"
         workload = "dead_letter_replay" if request.get("replay") else "initial_ingest"
         uri = f"runs/{workload}/letters/{name}"
-        ref = RunRef(f"{workload}__letters/{name}", workload, "letters", uri)
+        ref = self.ref = RunRef(f"{workload}__letters/{name}", workload, "letters", uri)
         ranges = steps.prepare(self.services, ref, Request(**request))
         steps.estimate(self.services, ref)
         return ref, ranges
@@ -126,12 +150,6 @@ class World:
         assert report is not None
         return report
 
-    def run(self, **request: Any) -> Report:
-        """A whole run."""
-        ref, ranges = self.begin(**request)
-        self.send(ref)
-        return self.end(ref, ranges)
-
     def replay(self, change: Change | None = None, **which: Any) -> Report:
         """A whole replay of the letters described."""
         return self.run(replay=Replay(Which(**which), change or Change()))
@@ -145,14 +163,6 @@ class World:
         """What a step of a run recorded."""
         with self.services.ledger() as ledger:
             return dict(runs.get(ledger, ref.run).counts[step])
-
-    def rows(self) -> dict[str, dict[str, Any]]:
-        """The rows of the live index, by document and text."""
-        pointer = read_pointer(self.services.storage, "letters")
-        store = self.services.store(pointer.store, pointer.store_url)
-        ids = [str(one) for table in store.ids(pointer.index) for one in table["chunk_id"].to_pylist()]
-        found = store.fetch(pointer.index, ids).to_pylist()
-        return {f"{row['document_id']}: {row['text']}": row for row in found}
 
     @property
     def published(self) -> bool:

@@ -6,7 +6,7 @@ import pytest
 
 from include.contracts import OutcomeClass, RunRef
 from include.workloads import steps
-from tests.workloads.conftest import World
+from tests.workloads.conftest import YAML, World
 
 TEXTS = {f"d{n}": f"text number {n}" for n in range(4)}
 HOUR = 3600.0
@@ -40,7 +40,7 @@ def first_round(world: World) -> tuple[RunRef, list[str]]:
 
 
 def test_the_rest_is_sent_again_with_the_same_time_anew(slow: World) -> None:
-    slow.configure("deadline: {hours: 1, then: send_again}\n")
+    slow.configure(YAML + "deadline: {hours: 1, then: send_again}\n")
     ref, ranges = first_round(slow)
     assert slow.emulator.state()["batches"][0]["status"] == "cancelled"
     slow.emulator.faults()
@@ -56,7 +56,7 @@ def test_the_rest_is_sent_again_with_the_same_time_anew(slow: World) -> None:
 
 
 def test_or_it_is_buried_and_the_next_run_sends_it(slow: World) -> None:
-    slow.configure("deadline: {hours: 1, then: dead_letter}\n")
+    slow.configure(YAML + "deadline: {hours: 1, then: dead_letter}\n")
     ref, ranges = first_round(slow)
     assert steps.pack_retry(slow.services, ref) == []
     steps.dead_letters(slow.services, ref)
@@ -76,10 +76,10 @@ def test_or_it_is_buried_and_the_next_run_sends_it(slow: World) -> None:
 
 
 def test_what_another_run_waits_for_too_goes_on(slow: World) -> None:
-    slow.configure("deadline: {hours: 1}\n")
+    slow.configure(YAML + "deadline: {hours: 1}\n")
     ref, _, parts = slow.packed()
     assert steps.submit(slow.services, ref, parts[0]) is None
-    slow.configure("")
+    slow.configure(YAML)
     slow.packed()
     slow.advance(HOUR + 60)
     assert steps.watch(slow.services, ref, parts[0]) is not None
@@ -89,7 +89,7 @@ def test_what_another_run_waits_for_too_goes_on(slow: World) -> None:
 
 
 def test_a_run_that_is_taken_up_again_after_its_end_has_its_time_anew(slow: World) -> None:
-    slow.configure("deadline: {hours: 1}\n")
+    slow.configure(YAML + "deadline: {hours: 1}\n")
     ref, _, (one, _) = slow.packed()
     assert steps.report(slow.services, ref)
     slow.advance(24 * HOUR)

@@ -43,10 +43,6 @@ def refuse(world: World, *words: str, status: int = 400, code: str = "invalid_re
     )
 
 
-def charged(world: World) -> dict[str, int]:
-    return dict(world.emulator.state()["charges"])
-
-
 def batches(world: World) -> int:
     return len(world.emulator.state()["batches"])
 
@@ -62,8 +58,13 @@ def buried(world: World) -> World:
     return world
 
 
+def indexed(world: World) -> set[str]:
+    """Document and text of each row of the index."""
+    return {f"{row['document_id']}: {row['text']}" for row in world.rows(world.ref)}
+
+
 def documents(world: World) -> list[str]:
-    return sorted(row["document_id"] for row in world.rows().values())
+    return sorted(row["document_id"] for row in world.rows(world.ref))
 
 
 class TestWhatIsAnswered:
@@ -74,17 +75,17 @@ class TestWhatIsAnswered:
         assert documents(buried) == ["a", "b", "c"]
         tomorrow = buried.run()
         assert (tomorrow.requests_sent, tomorrow.requests_reused) == (0, 3)
-        assert set(charged(buried).values()) == {1}
+        assert set(buried.charges().values()) == {1}
 
     def test_with_a_shorter_input_stands_for_the_whole_text(self, buried: World) -> None:
         report = buried.replay(Change(max_input_tokens=2))
         # "bad text" stands for both: one request answers two letters.
         assert (report.requests_sent, report.items, report.chunks_indexed) == (1, 2, 2)
         assert buried.letters("open") == []
-        assert set(buried.rows()) == {"a: good text of a", "b: bad text of b", "c: bad text of c"}
+        assert indexed(buried) == {"a: good text of a", "b: bad text of b", "c: bad text of c"}
         tomorrow = buried.run()
         assert (tomorrow.requests_sent, tomorrow.requests_reused) == (0, 3)
-        assert len(charged(buried)) == 2
+        assert len(buried.charges()) == 2
 
     def test_says_which_question_its_answer_was_made_for(self, buried: World) -> None:
         buried.replay(Change(max_input_tokens=2))
@@ -95,7 +96,7 @@ class TestWhatIsAnswered:
         rows = [row for table in found for row in table.to_pylist()]
         assert {row["key"] for row in rows} == originals
         (asked,) = {row["produced_by"] for row in rows}
-        assert asked.hex() in charged(buried) and asked not in originals
+        assert asked.hex() in buried.charges() and asked not in originals
 
     def test_goes_to_every_document_that_holds_the_text_now(self, buried: World) -> None:
         buried.write(
@@ -114,7 +115,7 @@ class TestWhatIsAnswered:
         world.emulator.faults()
         report = world.replay()
         assert report.requests_sent == first.dead_letters
-        assert len(world.rows()) == first.chunks
+        assert len(world.rows(world.ref)) == first.chunks
 
 
 class TestWhatIsNot:
@@ -176,7 +177,7 @@ class TestWhatIsNot:
         buried.run()
         buried.send(ref)
         buried.end(ref, ranges)
-        assert set(buried.rows()) == {"a: good text of a", "b: newer text of b", "c: bad text of c"}
+        assert indexed(buried) == {"a: good text of a", "b: newer text of b", "c: bad text of c"}
 
 
 class TestWhichLetters:
@@ -213,7 +214,7 @@ class TestWhichLetters:
             buried.send(ref)
             buried.end(ref, ranges)
         assert {letter.state for letter in buried.letters()} == {"resolved"}
-        assert set(charged(buried).values()) == {1}
+        assert set(buried.charges().values()) == {1}
 
     def test_an_ingest_meanwhile_leaves_them_to_the_replay(self, buried: World) -> None:
         ref, ranges = buried.begin(replay=Replay(change=Change(max_input_tokens=2)))

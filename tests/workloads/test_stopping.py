@@ -12,7 +12,7 @@ from include.errors import AccountError, BatchInferenceError, RunCancelled, RunS
 from include.workloads import steps
 from include.workloads.report import Report
 from include.workloads.steps import shared
-from tests.workloads.conftest import World
+from tests.workloads.conftest import YAML, World
 
 TEXTS = {"a": "text of a", "b": "text of b", "c": "text of c"}
 KEY_REFUSED = {
@@ -163,7 +163,7 @@ class TestPoison:
         assert steps.submit(world.services, ref, parts[1]) is None
 
     def test_is_allowed_where_the_corpus_says_so(self, world: World) -> None:
-        world.configure("max_failed_share: null\n")
+        world.configure(YAML + "max_failed_share: null\n")
         world.write({f"d{n}": f"text {n} bad" for n in range(200)})
         world.limit(requests_per_batch=100)
         world.emulator.faults(line_error(400, "invalid_request"))

@@ -17,15 +17,12 @@ import numpy.typing as npt
 import orjson
 
 from include.emulator.faults import LINE_ACTIONS, Faults
+from include.emulator.lines import CHUNK_BYTES, CHUNK_LINES, SLOW_CHUNK_LINES, file_lines, write_at
 from include.emulator.openai.results import Endpoint, Measure, Result, run_all
-from include.emulator.openai.validate import CHUNK_BYTES, CHUNK_LINES, file_lines
 from include.emulator.openai.wire import PROVIDER
 from include.emulator.prices import dollars
 from include.emulator.settings import Settings
 from include.emulator.store import BatchRecord, Store
-
-SLOW_CHUNK_LINES = 32
-"""Lines at a time where one takes a real model some milliseconds, so that progress shows."""
 
 
 class Executor:
@@ -130,12 +127,7 @@ class Executor:
 
     def _append(self, record: BatchRecord, kind: str, content: bytes) -> None:
         part = record.work[kind]
-        path = self._store.path(part["id"])
-        path.touch()
-        with path.open("r+b") as file:
-            file.truncate(part["bytes"])
-            file.seek(part["bytes"])
-            file.write(content)
+        write_at(self._store.path(part["id"]), part["bytes"], content)
 
     def write_unfinished(self, record: BatchRecord, code: str, message: str) -> None:
         """Write an error line for each request that never ran. The caller saves the record."""

@@ -1,17 +1,14 @@
 """A batch over time: validating, in_progress, finalizing, completed; or failed, expired, cancelled.
 
-What is due follows from the clock alone: the i-th of n requests ends at i/n of `batch_seconds`. On a
-manual clock transitions happen in the order of their due times and carry those as timestamps, so a
-jump of a day gives what a day would have given. On a real clock they happen as soon as they are due
-and the work is done.
+When what happens is in pacing.py.
 """
 
 from __future__ import annotations
 
 import logging
-import math
 from typing import Any
 
+from include.emulator import pacing
 from include.emulator.clock import Clock
 from include.emulator.openai.execute import Executor
 from include.emulator.openai.files import BATCH_FILE_DAYS, DAY, file_object
@@ -60,13 +57,10 @@ def finished_by(record: BatchRecord, moment: float) -> int:
     work = record.work
     if record.wire["status"] == "validating":
         return 0
-    seconds = float(work["pace"]["batch_seconds"])
-    if seconds <= 0 or record.wire["status"] == "finalizing":
+    if record.wire["status"] == "finalizing":
         return int(work["requests"])
-    share = float(min(moment, work["expires_at"]) - work["since"]) / seconds
-    # The small term keeps 3 of 10 requests after 0.3 of the time from being 2.9999.
-    requests = int(work["requests"])
-    return max(0, min(requests, math.floor(requests * share + 1e-6)))
+    elapsed = float(min(moment, work["expires_at"]) - work["since"])
+    return pacing.ended_by(int(work["requests"]), elapsed, float(work["pace"]["batch_seconds"]))
 
 
 def begin_cancelling(record: BatchRecord, clock: Clock) -> None:
@@ -89,29 +83,13 @@ class BatchLifecycle:
 
     def step(self) -> bool:
         """One transition or one chunk of requests, whichever is due first; False if nothing is."""
-        now = self._clock.now()
-        manual = self._clock.kind == "manual"
-        live = self._store.active_batches(PROVIDER)
-        for record in sorted(live, key=lambda each: (self._due(each), each.seq)):
-            due = self._due(record)
-            if due > now:
-                break
-            if self._unfinished(record, now) > 0:
-                if manual:
-                    return self._executor.chunk(record, self._unfinished(record, due))
-                continue
-            self._move(record, due if manual else None)
-            return True
-        worked = False
-        for record in live:
-            if (
-                record.wire["status"] in ("in_progress", "cancelling")
-                and (left := self._unfinished(record, now)) > 0
-            ):
-                worked = self._executor.chunk(record, left) or worked
-        return worked
+        return pacing.step(self, self._store.active_batches(PROVIDER), self._clock)
 
-    def _due(self, record: BatchRecord) -> float:
+    def chunk(self, record: BatchRecord, most: int) -> bool:
+        """Run up to `most` of the batch's next requests."""
+        return self._executor.chunk(record, most)
+
+    def due(self, record: BatchRecord) -> float:
         """When the state that the batch is in ends."""
         work, status = record.work, record.wire["status"]
         pace = work["pace"]
@@ -120,7 +98,7 @@ class BatchLifecycle:
             return float(min(since + pace["batch_seconds"], max(since, work["expires_at"])))
         return since + float(pace[f"{status}_seconds"])
 
-    def _unfinished(self, record: BatchRecord, moment: float) -> int:
+    def unfinished(self, record: BatchRecord, moment: float) -> int:
         """Requests that should have ended by a moment and haven't."""
         if record.wire["status"] == "cancelling":
             return int(record.work["stop"] - record.work["done"])
@@ -132,7 +110,8 @@ class BatchLifecycle:
             return 0
         return int(finished_by(record, moment) - record.work["done"])
 
-    def _move(self, record: BatchRecord, due: float | None) -> None:
+    def move(self, record: BatchRecord, due: float | None) -> None:
+        """Turn to the next state, as of the moment it was due."""
         # Reading the file takes seconds: outside the transaction, so that calls don't wait.
         verdict = self._validate(record) if record.wire["status"] == "validating" else None
         with self._store.transaction():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,13 +10,12 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 
+from include.emulator.lines import CHUNK_BYTES, CHUNK_LINES, file_lines
 from include.emulator.openai.results import Endpoint, Measure, measure_all
 from include.emulator.settings import Settings
 
 MAX_ERRORS = 100
 """More bad lines than this are cut off; the service reports several, and doesn't say how many."""
-CHUNK_LINES = 512
-CHUNK_BYTES = 4 * 1024 * 1024
 FIELDS = ("custom_id", "method", "url", "body")
 
 
@@ -32,16 +30,6 @@ class Validation:
     tokens: int = 0
     measures: npt.NDArray[np.int32] | None = None
     """Shape (requests, 3): prompt tokens, the longest input's, inputs; so that they're counted once."""
-
-
-def file_lines(path: Path, offset: int = 0) -> Iterator[tuple[int, bytes]]:
-    """Lines with the offset after each, split on the byte `\\n` only; blank ones are skipped."""
-    with path.open("rb") as file:
-        file.seek(offset)
-        for line in file:
-            offset += len(line)
-            if line.strip():
-                yield offset, line
 
 
 def error(code: str, message: str, line: int | None = None, param: str | None = None) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from include.errors import BudgetExceeded, ConfigError, ProviderRefused, Provide
 from include.indexes import versions
 from include.ledger import clock
 from include.ledger.connect import Connection
-from include.reference import price_for
+from include.reference import limits_for, price_for
 from include.workloads.plan import Plan, Request
 from include.workloads.services import Services
 from include.workloads.steps import replaying
@@ -83,16 +83,19 @@ def _read(
             services, connection, ref, target.config, target.space, request.replay, dry_run=request.dry_run
         )
     wanted = request.wanted_partitions(dated=target.config.source.dated)
+    space = target.space
+    limits = limits_for(space.protocol, space.endpoint, space.model, account=target.endpoint.account)
     return preparing.prepare(
         connection,
         services.storage,
         target.config,
         run=ref,
-        space_id=target.space.id,
+        space_id=space.id,
         partitions=None if wanted is None else list(wanted),
         sample=request.sample,
         limit=request.limit,
         ranges=RANGES,
+        longest_input=limits.longest_input,
         dry_run=request.dry_run,
         sql=services.sql,
     )

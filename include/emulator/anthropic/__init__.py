@@ -1,0 +1,1 @@
+"""Anthropic's HTTP API under /anthropic: Message Batches, Messages and the counting of tokens."""
