@@ -19,6 +19,7 @@ BatchInferenceError
     │   └── QueueFull       an account limit: wait, then try again
     ├── ProviderUnknown     no answer we can trust: the work may have been done
     └── ProviderUnavailable a read failed; nothing changed, try again
+        └── ProviderUndecided   nothing failed, and only time can tell
 """
 
 from __future__ import annotations
@@ -114,3 +115,7 @@ class ProviderUnknown(ProviderError):
 
 class ProviderUnavailable(ProviderError):
     """A read failed. Nothing changed by it; trying again is safe."""
+
+
+class ProviderUndecided(ProviderUnavailable):
+    """What was read leaves it open whether a batch is ours: ask again once it has ended."""
