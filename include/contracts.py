@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -94,12 +94,16 @@ class OutcomeClass(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Tokens as the provider reports them; `input` includes the cached ones."""
+    """Tokens as the provider reports them; `input` includes the cached ones, both read and written.
+
+    `cache_write_hour` is the part of `cache_write` that is kept for an hour instead of minutes.
+    """
 
     input: int = 0
     output: int = 0
     cache_read: int = 0
     cache_write: int = 0
+    cache_write_hour: int = 0
 
     def __add__(self, other: Usage) -> Usage:
         return Usage(
@@ -107,6 +111,7 @@ class Usage:
             self.output + other.output,
             self.cache_read + other.cache_read,
             self.cache_write + other.cache_write,
+            self.cache_write_hour + other.cache_write_hour,
         )
 
 
@@ -162,16 +167,20 @@ class Price:
     batch_discount: float = 0.5
     cache_read: float | None = None
     cache_write: float | None = None
+    cache_write_hour: float | None = None
 
     def cost(self, usage: Usage, *, batch: bool) -> float:
-        """Dollars for `usage`, at batch or real-time price."""
+        """Dollars for `usage`, at batch or real-time price. A cache price that is None is that of any
+        input; that of an hour is else the other write's."""
         read = self.input if self.cache_read is None else self.cache_read
         write = self.input if self.cache_write is None else self.cache_write
+        hour = write if self.cache_write_hour is None else self.cache_write_hour
         plain = usage.input - usage.cache_read - usage.cache_write
         dollars = (
             plain * self.input
             + usage.cache_read * read
-            + usage.cache_write * write
+            + (usage.cache_write - usage.cache_write_hour) * write
+            + usage.cache_write_hour * hour
             + usage.output * self.output
         ) / 1e6
         return dollars * (1.0 - self.batch_discount) if batch else dollars
@@ -182,7 +191,9 @@ class Submission:
     """One attempt at one shard, as a provider needs to see it.
 
     `id` is ours and goes into the provider's metadata where it has any. `file_id` is set once
-    the input is uploaded, `batch_id` once the provider answered `create`.
+    the input is uploaded, `batch_id` once the provider answered `create`. `after_batch_id` is the
+    `newest` batch before the create, `until_batch_id` that at the end of the grace for an unknown
+    one; "" means that the account had none.
     """
 
     id: str
@@ -193,6 +204,19 @@ class Submission:
     lines: int
     file_id: str | None = None
     batch_id: str | None = None
+    after_batch_id: str | None = None
+    until_batch_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What the ledger knows that tells a submission's batch where the provider keeps nothing of ours.
+
+    `known` returns those of some batch ids that are another submission's; `custom_ids` reads the shard's.
+    """
+
+    known: Callable[[Sequence[str]], Collection[str]]
+    custom_ids: Callable[[], Collection[str]]
 
 
 class BatchState(StrEnum):
@@ -236,6 +260,8 @@ class BatchProvider(Protocol):
     name: str
     account: str
     """A label, or the hash of (service, organisation, project); never of the key."""
+    uploads: bool
+    """Whether the requests are uploaded as a file before `create`; else they go with it."""
 
     def line(self, space: Space, items: Sequence[Item], custom_id: str) -> bytes:
         """The JSONL line, UTF-8 with its newline, that asks for these items."""
@@ -245,12 +271,23 @@ class BatchProvider(Protocol):
         """Upload a shard's request file; returns the provider's file id. Streams."""
         ...
 
-    def create(self, submission: Submission) -> BatchStatus:
-        """Create the batch. The only call that spends money; never retried by the SDK."""
+    def newest(self) -> str | None:
+        """What is noted before `create` so that `find` can tell its batch: the id of the newest batch,
+        "" where there is none. None where the provider keeps our submission's id with the batch."""
         ...
 
-    def find(self, submission: Submission) -> list[BatchStatus]:
-        """Every batch the provider holds that could be this submission; all pages are read."""
+    def create(self, submission: Submission, requests: IO[bytes] | None = None) -> BatchStatus:
+        """Create the batch. The only call that spends money; never retried by the SDK.
+
+        `requests` is the shard's request file, where the provider has no `uploads`.
+        """
+        ...
+
+    def find(self, submission: Submission, evidence: Evidence) -> list[BatchStatus]:
+        """Every batch the provider holds that is this submission; all pages are read.
+
+        Raises `errors.ProviderUndecided` where only time can tell.
+        """
         ...
 
     async def poll(self, batch_ids: Sequence[str]) -> list[BatchStatus]:

@@ -21,6 +21,7 @@ BatchInferenceError
     │   └── QueueFull       an account limit: wait, then try again
     ├── ProviderUnknown     no answer we can trust: the work may have been done
     └── ProviderUnavailable a read failed; nothing changed, try again
+        └── ProviderUndecided   nothing failed, and only time can tell
 """
 
 from __future__ import annotations
@@ -124,3 +125,7 @@ class ProviderUnknown(ProviderError):
 
 class ProviderUnavailable(ProviderError):
     """A read failed. Nothing changed by it; trying again is safe."""
+
+
+class ProviderUndecided(ProviderUnavailable):
+    """What was read leaves it open whether a batch is ours: ask again once it has ended."""

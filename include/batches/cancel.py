@@ -10,12 +10,14 @@ import logging
 from dataclasses import dataclass
 
 from include.batches import claims, dead_letters, runs, submissions
+from include.batches.look_up import find
 from include.batches.submissions import CREATING, PLANNED, RUNNING, SubmissionRow
-from include.batches.submit import check_account, find, is_elsewhere
+from include.batches.submit import check_account, is_elsewhere
 from include.contracts import BatchProvider
 from include.errors import ProviderError
 from include.ledger.connect import Connection
 from include.ledger.locks import held
+from include.storage import Storage
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +37,7 @@ class Cancelled:
     unknown: tuple[str, ...] = ()
 
 
-def cancel_run(connection: Connection, provider: BatchProvider, run: str) -> Cancelled:
+def cancel_run(connection: Connection, storage: Storage, provider: BatchProvider, run: str) -> Cancelled:
     """Stop all that this run lists and nobody else wants; running it again does what was left over.
 
     The run is cancelled first, so that no task of it that still works sends anything after this. One
@@ -53,7 +55,7 @@ def cancel_run(connection: Connection, provider: BatchProvider, run: str) -> Can
         with held(connection, f"shard/{listed.shard}"):
             row = submissions.by_id(connection, listed.id)
             kept = claims.wanted_by_others(connection, row, run) or is_elsewhere(row, provider, run)
-            fate = "kept" if kept else _cancel(connection, provider, row)
+            fate = "kept" if kept else _cancel(connection, storage, provider, row)
         if fate:
             done[fate].append(row.id)
     result = Cancelled(**{fate: tuple(ids) for fate, ids in done.items()})
@@ -80,11 +82,11 @@ def cancel_batch(provider: BatchProvider, row: SubmissionRow) -> bool:
     return True
 
 
-def _cancel(connection: Connection, provider: BatchProvider, row: SubmissionRow) -> str:
+def _cancel(connection: Connection, storage: Storage, provider: BatchProvider, row: SubmissionRow) -> str:
     if row.state == CREATING:
         check_account(row, provider)
         try:
-            found = find(connection, provider, row)
+            found = find(connection, storage, provider, row)
         except ProviderError as error:
             log.warning("Submission %s: the look-up failed and decides nothing: %s", row.id, error)
             return "unknown"

@@ -48,7 +48,7 @@ class Judge:
         self._foreign: Counter[str] = Counter()
         self._models: dict[str, None] = {}
         self._last_model = ""
-        self._usage = [0, 0, 0, 0]
+        self._usage = [0, 0, 0, 0, 0]
 
     # ----------------------------------------------------------------- taking
 
@@ -70,6 +70,7 @@ class Judge:
             self._usage[1] += usage.output
             self._usage[2] += usage.cache_read
             self._usage[3] += usage.cache_write
+            self._usage[4] += usage.cache_write_hour
         if not good:
             self._fail(line, (outcome.cls, outcome.code, outcome.message))
             return

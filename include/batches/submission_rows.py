@@ -47,7 +47,8 @@ class SubmissionRow:
     reserved_usd: float
     file_id: str | None
     batch_id: str | None
-    marker: str | None
+    after_batch_id: str | None
+    until_batch_id: str | None
     provider_status: str | None
     output_file_id: str | None
     error_file_id: str | None
@@ -78,6 +79,8 @@ class SubmissionRow:
             lines=self.lines,
             file_id=self.file_id,
             batch_id=self.batch_id,
+            after_batch_id=self.after_batch_id,
+            until_batch_id=self.until_batch_id,
         )
 
 

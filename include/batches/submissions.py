@@ -68,6 +68,8 @@ __all__ = [
     "mark_landed",
     "missing",
     "not_created",
+    "note_last",
+    "note_newest",
     "nothing_found",
     "of_run",
     "plan",
@@ -141,6 +143,32 @@ def record_upload(connection: Connection, row: SubmissionRow, file_id: str) -> S
         {"file_id": file_id},
         "uploaded",
         f"file {file_id}",
+    )
+
+
+def note_newest(connection: Connection, row: SubmissionRow, batch_id: str) -> SubmissionRow:
+    """The newest batch that the account has before this submission's is created; "" for none."""
+    return _must(
+        connection,
+        row,
+        (PLANNED,),
+        "after_batch_id = %(batch_id)s, until_batch_id = null",
+        {"batch_id": batch_id},
+        "noted",
+        f"the newest batch is {batch_id or 'none'}",
+    )
+
+
+def note_last(connection: Connection, row: SubmissionRow, batch_id: str) -> SubmissionRow:
+    """The newest batch that the account has when the grace is over: none later is this submission's."""
+    return _must(
+        connection,
+        row,
+        (CREATING,),
+        "until_batch_id = %(batch_id)s",
+        {"batch_id": batch_id},
+        "noted",
+        f"the newest batch after the grace is {batch_id or 'none'}",
     )
 
 

@@ -2,6 +2,8 @@
 
     planned ─ upload (free) ─ reserve ─▶ creating ─ create (the only paid call) ─▶ running
 
+Where a provider takes the requests with the create there is no upload, and the newest batch is noted.
+
 Rules that must not be relaxed:
 - All of it happens under the lock `shard/{id}`, held through the create. Who finds a submission in
   `creating` with the lock in hand knows that its owner is gone and that a batch may exist.
@@ -19,15 +21,18 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
+from typing import IO
 
 import pendulum
 
 from include.batches import admission, claims, runs, shards, submissions
 from include.batches.admission import Want
+from include.batches.look_up import find, note_newest
 from include.batches.reclaim import reclaim
 from include.batches.shard_files import requests_path
 from include.batches.submissions import CREATING, LANDED, PLANNED, VOID, SubmissionRow
@@ -40,6 +45,7 @@ from include.errors import (
     ProviderError,
     ProviderRefused,
     ProviderUnavailable,
+    ProviderUndecided,
     ProviderUnknown,
     QueueFull,
 )
@@ -249,15 +255,19 @@ def _send(task: _Task, row: SubmissionRow) -> SubmissionRow | Waiting:
         reason = admission.ask(connection, row, task.want, task.limits, task.run)
         if reason:
             return _no_room(task, row, reason)
-        if row.file_id is None:
+        if row.file_id is None and task.provider.uploads:
             uploaded = _upload(task, row)
             if isinstance(uploaded, Waiting):
                 return uploaded
             row = uploaded
+        row = note_newest(connection, task.provider, row)
         reserved = admission.reserve(connection, row, task.want, task.limits, task.run)
     except BudgetExceeded:
         claims.release(connection, task.provider, task.run, f"over the budget of run {task.run}")
         raise
+    except (QueueFull, ProviderUnavailable) as error:
+        # Of what was noted before the create: nothing is announced yet.
+        return Waiting(str(error), task.settings.admission_seconds)
     if isinstance(reserved, str):
         return _no_room(task, row, reserved)
     return _create(task, reserved)
@@ -327,7 +337,8 @@ def _create_once(task: _Task, row: SubmissionRow) -> SubmissionRow | Waiting | P
     """
     connection = task.connection
     try:
-        status = task.provider.create(row.as_submission())
+        with _requests(task) as requests:
+            status = task.provider.create(row.as_submission(), requests)
     except ProviderUnknown as error:
         log.warning("Shard %s: %s; asking the provider whether the batch exists", row.shard, error)
         return row
@@ -357,6 +368,16 @@ def _create_once(task: _Task, row: SubmissionRow) -> SubmissionRow | Waiting | P
     return _created(task, row, status, adopted=False)
 
 
+@contextmanager
+def _requests(task: _Task) -> Iterator[IO[bytes] | None]:
+    """The shard's request file, where it goes with the create."""
+    if task.provider.uploads:
+        yield None
+        return
+    with task.storage.open_read(requests_path(task.shard.id)) as file:
+        yield file
+
+
 def _created(task: _Task, row: SubmissionRow, status: BatchStatus, *, adopted: bool) -> SubmissionRow:
     log.info(
         "Shard %s: batch %s %s (%d lines, %d tokens)",
@@ -382,7 +403,7 @@ def _resolve(task: _Task, row: SubmissionRow) -> SubmissionRow | Waiting:
     check_account(row, task.provider)
     connection = task.connection
     try:
-        found = find(connection, task.provider, row)
+        found = _find(task, row)
         if found:
             return _adopt(task, row, found)
         row = submissions.nothing_found(connection, row)
@@ -395,11 +416,13 @@ def _resolve(task: _Task, row: SubmissionRow) -> SubmissionRow | Waiting:
         # Without its input a batch that is still on its way somewhere can't run any more.
         if row.file_id is not None:
             task.provider.delete_file(row.file_id)
-        found = find(connection, task.provider, row)
+        found = _find(task, row)
         if found:
             return _adopt(task, row, found)
     except AccountError:
         raise
+    except ProviderUndecided as error:
+        return Waiting(str(error), task.settings.poll_seconds)
     except ProviderError as error:
         log.warning("Shard %s: the look-up failed and decides nothing: %s", row.shard, error)
         return Waiting(f"can't tell yet whether a batch exists: {error}", task.settings.poll_seconds)
@@ -412,11 +435,9 @@ def _resolve(task: _Task, row: SubmissionRow) -> SubmissionRow | Waiting:
     return void if void is not None else submissions.by_id(connection, row.id)
 
 
-def find(connection: Connection, provider: BatchProvider, row: SubmissionRow) -> list[BatchStatus]:
-    """The batches at the provider that are this submission's, and no other submission's of ours."""
-    candidates = provider.find(row.as_submission())
-    known = submissions.known_batches(connection, row, [status.batch_id for status in candidates])
-    return [status for status in candidates if status.batch_id not in known]
+def _find(task: _Task, row: SubmissionRow) -> list[BatchStatus]:
+    grace = task.settings.unknown_grace_seconds
+    return find(task.connection, task.storage, task.provider, row, grace_seconds=grace)
 
 
 def _adopt(task: _Task, row: SubmissionRow, found: Sequence[BatchStatus]) -> SubmissionRow:

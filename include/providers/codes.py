@@ -21,7 +21,13 @@ CODES: dict[str, OutcomeClass] = {
     "invalid_api_key": _ACCOUNT,
     "invalid_organization": _ACCOUNT,
     "invalid_project": _ACCOUNT,
+    "cmek_key_disabled": _ACCOUNT,
+    "contract_spend_limit_reached": _ACCOUNT,
+    "enforced_spend_limit_reached": _ACCOUNT,
+    "linked_organization_spend_limit_reached": _ACCOUNT,
     "model_not_found": _ACCOUNT,
+    "not_found_error": _ACCOUNT,
+    "organization_on_hold": _ACCOUNT,
     "permission_error": _ACCOUNT,
     "unsupported_country_region_territory": _ACCOUNT,
     # Asking again gives the same.

@@ -9,9 +9,6 @@ Built around ready SDK clients; holds no state of a batch. What must not be rela
 
 from __future__ import annotations
 
-import asyncio
-import hashlib
-import logging
 from collections.abc import AsyncIterator, Iterator, Sequence
 from functools import partial
 from typing import IO, TYPE_CHECKING, Any, Literal, cast
@@ -19,6 +16,7 @@ from typing import IO, TYPE_CHECKING, Any, Literal, cast
 from include.contracts import (
     BatchState,
     BatchStatus,
+    Evidence,
     Item,
     Outcome,
     OutcomeClass,
@@ -27,8 +25,10 @@ from include.contracts import (
     Usage,
 )
 from include.errors import AccountError, ConfigError, ProviderError, ProviderRefused, ProviderUnavailable
+from include.providers import listing
 from include.providers.codes import classify
 from include.providers.downloads import downloaded, lines
+from include.providers.listing import not_found, read_page
 from include.providers.openai_errors import creating, reading
 from include.providers.openai_lines import (
     CHAT,
@@ -46,23 +46,12 @@ if TYPE_CHECKING:
     from openai import AsyncOpenAI, OpenAI
     from openai.types import Batch
 
-log = logging.getLogger(__name__)
-
 _ENDED = frozenset({"completed", "failed", "expired", "cancelled", "canceled"})
 _PAGE = 100
-_CONCURRENT_POLLS = 8
-_SWEEP_FROM = 20
-"""From this many batches on, listing costs fewer calls than asking for each."""
 _CLOCK_MARGIN_SECONDS = 3600
 _CHUNK_BYTES = 1 << 20
 _CREATE_TIMEOUT_SECONDS = 300.0
 _PROBE_KEY = b"\0" * 16
-
-
-def account_of(service: str, organisation: str | None, project: str | None) -> str:
-    """An account's name: a hash of (service, organisation, project), so a rotated key keeps it."""
-    text = "\x1f".join((service, organisation or "", project or ""))
-    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 class OpenAIBatches:
@@ -70,6 +59,7 @@ class OpenAIBatches:
     and `async_client` where it isn't."""
 
     name = "openai"
+    uploads = True
 
     def __init__(
         self,
@@ -112,7 +102,10 @@ class OpenAIBatches:
             raise ProviderUnavailable(f"{what}: the answer names no file")
         return file_id
 
-    def create(self, submission: Submission) -> BatchStatus:
+    def newest(self) -> None:
+        """Nothing need be noted: the batch bears our submission's id."""
+
+    def create(self, submission: Submission, requests: IO[bytes] | None = None) -> BatchStatus:
         """Create the batch. Raises ProviderUnknown unless the answer is a clear yes or no."""
         if submission.file_id is None:
             raise ConfigError(f"submission {submission.id} has no uploaded file to create a batch from")
@@ -134,7 +127,7 @@ class OpenAIBatches:
 
     # ----------------------------------------------------------------- finding
 
-    def find(self, submission: Submission) -> list[BatchStatus]:
+    def find(self, submission: Submission, evidence: Evidence | None = None) -> list[BatchStatus]:
         """Every batch with our submission id in its metadata, or made from our input file."""
         oldest = self._uploaded_at(submission.file_id)
         found = []
@@ -167,7 +160,7 @@ class OpenAIBatches:
         while True:
             with reading("list of batches"):
                 page: Any = self.client.batches.list(**_page_after(after))
-                data, after = _read_page(page)
+                data, after = read_page(page, _is_batch)
             yield from data
             if after is None:
                 return
@@ -176,44 +169,20 @@ class OpenAIBatches:
 
     async def poll(self, batch_ids: Sequence[str]) -> list[BatchStatus]:
         """The present state of these batches. One whose poll failed, for any reason, is left out."""
-        wanted = dict.fromkeys(batch_ids)
-        found: dict[str, BatchStatus] = {}
-        if len(wanted) >= _SWEEP_FROM:
-            try:
-                pages = 0
-                async for page in self._listed():
-                    found.update({batch.id: _status(batch) for batch in page if batch.id in wanted})
-                    pages += 1
-                    if pages >= len(wanted) - len(found):
-                        # Asking for each of the rest is cheaper by now.
-                        break
-            except Exception as error:
-                log.warning("Listing batches failed (%s: %s)", type(error).__name__, error)
-                return list(found.values())
-        gate = asyncio.Semaphore(_CONCURRENT_POLLS)
-        answers = await asyncio.gather(*(self._ask(gate, id_) for id_ in wanted if id_ not in found))
-        return [*found.values(), *(answer for answer in answers if answer is not None)]
+        return await listing.poll(batch_ids, self._ask, self._listed)
 
-    async def _ask(self, gate: asyncio.Semaphore, batch_id: str) -> BatchStatus | None:
+    async def _ask(self, batch_id: str) -> BatchStatus:
         client = self._polling_client()
-        async with gate:
-            try:
-                with reading(f"batch {batch_id}"):
-                    batch = await client.batches.retrieve(batch_id)
-                    return _checked(batch, batch_id)
-            except ProviderError as error:
-                if error.status == 404:
-                    return _not_found(batch_id)
-                log.warning("Polling batch %s failed (%s: %s)", batch_id, type(error).__name__, error)
-                return None
+        with reading(f"batch {batch_id}"):
+            return _checked(await client.batches.retrieve(batch_id), batch_id)
 
-    async def _listed(self) -> AsyncIterator[list[Batch]]:
+    async def _listed(self) -> AsyncIterator[list[BatchStatus]]:
         client = self._polling_client()
         after: str | None = None
         while True:
             page: Any = await client.batches.list(**_page_after(after))
-            data, after = _read_page(page)
-            yield data
+            data, after = read_page(page, _is_batch)
+            yield [_status(batch) for batch in data]
             if after is None:
                 return
 
@@ -229,7 +198,7 @@ class OpenAIBatches:
                 return _checked(self.client.batches.retrieve(batch_id), batch_id)
         except ProviderRefused as error:
             if error.status == 404:
-                return _not_found(batch_id)
+                return not_found(batch_id)
             raise
 
     # ----------------------------------------------------------------- reading
@@ -316,18 +285,6 @@ def _page_after(after: str | None) -> dict[str, Any]:
     return {"limit": _PAGE, "after": after} if after else {"limit": _PAGE}
 
 
-def _read_page(page: Any) -> tuple[list[Batch], str | None]:
-    """A page's batches and where the next one starts. The SDK takes a page of any shape for empty."""
-    data = getattr(page, "data", None)
-    if not isinstance(data, list) or not all(_is_batch(batch) for batch in data):
-        raise ProviderUnavailable("list of batches: a page is unreadable")
-    if page.has_more is False or (page.has_more is None and not data):
-        return data, None
-    if not data:
-        raise ProviderUnavailable("list of batches: an empty page says that more follow")
-    return data, data[-1].id
-
-
 def _is_batch(batch: Any) -> bool:
     return isinstance(getattr(batch, "id", None), str) and isinstance(getattr(batch, "status", None), str)
 
@@ -336,10 +293,6 @@ def _checked(batch: Any, batch_id: str) -> BatchStatus:
     if not _is_batch(batch):
         raise ProviderUnavailable(f"batch {batch_id}: the answer isn't a batch")
     return _status(batch)
-
-
-def _not_found(batch_id: str) -> BatchStatus:
-    return BatchStatus(batch_id, BatchState.NOT_FOUND, "not_found")
 
 
 def _status(batch: Batch) -> BatchStatus:

@@ -59,7 +59,8 @@ def openai_endpoint(host: str | None, extra: dict[str, Any], client: Callable[[]
 
     Who answers and who pays is read the way the SDK reads it, without loading it.
     """
-    from include.providers.openai import OpenAIBatches, account_of
+    from include.providers.listing import account_of
+    from include.providers.openai import OpenAIBatches
 
     options = extra.get("openai_client_kwargs") or {}
     base_url = options.get("base_url") or host or os.environ.get("OPENAI_BASE_URL") or _OPENAI

@@ -100,6 +100,6 @@ def test_cancelling_a_run_leaves_what_is_another_runs_at_another_account(owner: 
     owner.submit(entry)
     runs.finish(owner.ledger, "owner", "failed")
     (mine,) = submissions.of_run(joiner.ledger, "joiner")
-    assert cancel_run(joiner.ledger, joiner.provider, "joiner") == Cancelled(
+    assert cancel_run(joiner.ledger, joiner.storage, joiner.provider, "joiner") == Cancelled(
         voided=(mine.id,), kept=(joined(joiner).id,)
     )

@@ -38,7 +38,7 @@ def states(bench: Bench) -> list[str]:
 
 def test_its_own_tasks_do_not_undo_it(bench: Bench, emulator: Tenant) -> None:
     unsent = bench.listed()[1]
-    cancel_run(bench.ledger, bench.provider, bench.run.run)
+    cancel_run(bench.ledger, bench.storage, bench.provider, bench.run.run)
     assert runs.get(bench.ledger, bench.run.run).state == "cancelled"
     for step in (
         lambda: send(bench.ledger, bench.storage, bench.provider, unsent.shard.id),
@@ -61,7 +61,7 @@ def test_what_was_sent_before_is_followed_and_landed_but_not_asked_again(
     bench: Bench, emulator: Tenant
 ) -> None:
     sent = bench.listed()[0]
-    cancel_run(bench.ledger, bench.provider, bench.run.run)
+    cancel_run(bench.ledger, bench.storage, bench.provider, bench.run.run)
     assert isinstance(send(bench.ledger, bench.storage, bench.provider, sent.shard.id), Submitted)
     emulator.advance(25 * 3600)
     bench.watch(sent)
@@ -71,7 +71,7 @@ def test_what_was_sent_before_is_followed_and_landed_but_not_asked_again(
 
 
 def test_clearing_prepare_takes_it_up_again(bench: Bench, emulator: Tenant) -> None:
-    cancel_run(bench.ledger, bench.provider, bench.run.run)
+    cancel_run(bench.ledger, bench.storage, bench.provider, bench.run.run)
     runs.create(bench.ledger, bench.run)
     bench.pack(SMALL)
     bench.process(emulator)
@@ -83,5 +83,5 @@ def test_clearing_prepare_takes_it_up_again(bench: Bench, emulator: Tenant) -> N
 def test_a_run_that_succeeded_has_nothing_to_cancel(bench: Bench, emulator: Tenant) -> None:
     bench.process(emulator)
     runs.finish(bench.ledger, bench.run.run, "succeeded")
-    assert cancel_run(bench.ledger, bench.provider, bench.run.run) == Cancelled()
+    assert cancel_run(bench.ledger, bench.storage, bench.provider, bench.run.run) == Cancelled()
     assert runs.get(bench.ledger, bench.run.run).state == "succeeded"

@@ -47,7 +47,7 @@ def test_a_cancelled_run_leaves_what_another_run_lists(
     list_shard(ledger, shared, "second", joined=True)
     send(ledger, storage, provider, mine.id)
     send(ledger, storage, provider, shared.id)
-    done = cancel_run(ledger, provider, "run")
+    done = cancel_run(ledger, storage, provider, "run")
     assert done == Cancelled(
         cancelled=(row_of(ledger, mine).id,),
         voided=(row_of(ledger, planned).id,),
@@ -57,7 +57,7 @@ def test_a_cancelled_run_leaves_what_another_run_lists(
     for shard, status in ((mine, "cancelled"), (shared, "completed")):
         assert watch.look(ledger, provider, row_of(ledger, shard), settings=SETTINGS) is watch.Seen.ENDED
         assert row_of(ledger, shard).provider_status == status
-    assert cancel_run(ledger, provider, "run") == Cancelled()
+    assert cancel_run(ledger, storage, provider, "run") == Cancelled()
 
 
 def test_a_batch_whose_create_was_not_answered_is_cancelled_too(
@@ -68,9 +68,9 @@ def test_a_batch_whose_create_was_not_answered_is_cancelled_too(
     down = {"on": "batches.list", "do": "status", "status": 500}
     emulator.faults({"on": "batches.create", "do": "drop_after"}, down)
     assert isinstance(send(ledger, storage, provider, shard.id), Waiting)
-    assert cancel_run(ledger, provider, "run") == Cancelled(unknown=(row_of(ledger, shard).id,))
+    assert cancel_run(ledger, storage, provider, "run") == Cancelled(unknown=(row_of(ledger, shard).id,))
     emulator.faults()
-    assert cancel_run(ledger, provider, "run") == Cancelled(cancelled=(row_of(ledger, shard).id,))
+    assert cancel_run(ledger, storage, provider, "run") == Cancelled(cancelled=(row_of(ledger, shard).id,))
     (batch,) = batches(emulator)
     assert batch["status"] in ("cancelling", "cancelled")
 

@@ -30,7 +30,8 @@ from include.errors import (
     ProviderUnknown,
     QueueFull,
 )
-from include.providers.openai import OpenAIBatches, account_of
+from include.providers.listing import account_of
+from include.providers.openai import OpenAIBatches
 from include.providers.openai_errors import INPUT_FILE_MISSING
 from tests.conftest import free_port
 from tests.tenant import Tenant

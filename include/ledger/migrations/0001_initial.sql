@@ -80,7 +80,8 @@ create table submissions (                         -- batches/submissions.py
     reserved_usd double precision not null default 0,
     file_id text,
     batch_id text,
-    marker text,                                   -- where the provider has no metadata: newest batch before create
+    after_batch_id text,                           -- where the provider has no metadata: newest batch before create,
+    until_batch_id text,                           -- and when the grace for an unknown one was over; '' means none
     provider_status text,
     output_file_id text,
     error_file_id text,
