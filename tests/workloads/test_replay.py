@@ -142,7 +142,8 @@ class TestWhatIsNot:
         assert {letter.state for letter in buried.letters()} == {"replaying"}
         if end == "cancelled":
             with buried.services.ledger() as ledger:
-                cancel_run(ledger, buried.services.endpoint("openai", "openai_default").provider, ref.run)
+                provider = buried.services.endpoint("openai", "openai_default").provider
+                cancel_run(ledger, buried.services.storage, provider, ref.run)
         else:
             with pytest.raises(ReconcileError):
                 steps.reconcile(buried.services, ref)

@@ -178,7 +178,12 @@ def line_error(status: int, code: str) -> dict[str, object]:
 
 def cancel(world: World, ref: RunRef) -> None:
     with world.services.ledger() as ledger:
-        cancel_run(ledger, world.services.endpoint("openai", "openai_default").provider, ref.run)
+        cancel_run(
+            ledger,
+            world.services.storage,
+            world.services.endpoint("openai", "openai_default").provider,
+            ref.run,
+        )
 
 
 def stop(world: World, ref: RunRef) -> None:
