@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, astuple
 from datetime import datetime
 from functools import wraps
 from typing import Annotated, Any, ParamSpec, TypeVar
@@ -134,16 +134,21 @@ def runs(
     corpus: Annotated[str | None, typer.Option(help="Only this corpus.")] = None,
     limit: Annotated[int, typer.Option(min=1)] = 20,
 ) -> None:
-    """List the runs, newest first."""
+    """List the runs, newest first, and what each waits for or was stopped by."""
     from include.batches import runs as ledger_runs
+    from include.batches.story import waits
     from include.ledger.connect import connect
 
     with connect(load_settings().ledger_url) as connection:
         found = ledger_runs.recent(connection, corpus=corpus, limit=limit)
+        waiting = waits(connection, [r.run for r in found])
     show(
         "Runs",
-        ("run", "state", "estimated $", "started", "finished"),
-        ((r.run, r.state, r.estimated_usd, r.started_at, r.finished_at) for r in found),
+        ("run", "state", "estimated $", "started", "finished", "why"),
+        (
+            (r.run, r.state, r.estimated_usd, r.started_at, r.finished_at, r.stopped or waiting.get(r.run))
+            for r in found
+        ),
     )
 
 
@@ -159,11 +164,20 @@ def show_run(run: Annotated[str, typer.Argument(help="A run, as `runs` names it.
         found = ledger_runs.get(connection, run)
         listed = submissions.listed_by(connection, run)
     steps = sorted(found.counts.items(), key=lambda step: (STEPS.index(step[0].split()[0]), step[0]))
+    print(
+        f"{found.run} is {found.state}" + (f", and sends nothing more: {found.stopped}" * bool(found.stopped))
+    )
     show("Steps", ("step", "counts"), steps)
     show(
         "Submissions of its shards",
-        ("submission", "shard", "attempt", "state", "status", "batch", "why"),
-        ((s.id, s.shard[:12], s.attempt, s.state, s.provider_status, s.batch_id, s.reason) for s in listed),
+        ("submission", "shard", "attempt", "state", "status", "batch", "paid by", "since", "why"),
+        (
+            (
+                *(s.id, s.shard[:12], s.attempt, s.state, s.provider_status, s.batch_id),
+                *(s.run, s.queued_at or s.created_at or s.planned_at, s.reason),
+            )
+            for s in listed
+        ),
     )
 
 
@@ -229,6 +243,38 @@ def cancel(run: Annotated[str, typer.Argument(help="A run, as `runs` names it.")
         provider = outside.endpoint(embedding.provider, embedding.connection).provider
         done = cancel_run(connection, outside.storage, provider, run)
     show("Cancelled", ("what", "submissions"), ((name, ids) for name, ids in asdict(done).items() if ids))
+
+
+@app.command()
+@errors_in_words
+def compare(
+    connection: Annotated[str, typer.Option(help="The connection whose account is looked at.")] = (
+        "openai_default"
+    ),
+    provider: Annotated[str, typer.Option(help="The connection's protocol.")] = "openai",
+    clean: Annotated[bool, typer.Option(help="Delete uploads of ours that no batch uses.")] = False,
+) -> None:
+    """Compare the ledger with the batches and files that the provider holds."""
+    from include.batches.compare import clean as delete
+    from include.batches.compare import compare as look
+    from include.workloads.clients import services
+
+    outside = services()
+    holder = outside.endpoint(provider, connection).provider
+    with outside.ledger() as ledger:
+        found = look(ledger, holder, outside.settings.deployment)
+        print(f"{found.batches:,} batches and {found.files:,} files of ours are at account {holder.account}")
+        for title, differences in (
+            ("Batches that the ledger doesn't know", found.unknown),
+            ("Batches that the provider doesn't list", found.lost),
+            ("Batches in another state", found.differing),
+            ("Files that no batch uses", found.orphans),
+        ):
+            if differences:
+                columns = ("name", "submission", "ledger", "provider", "what to do")
+                show(title, columns, (astuple(difference) for difference in differences))
+        if clean:
+            print(f"{len(delete(ledger, holder, found)):,} files deleted")
 
 
 @app.command()

@@ -249,6 +249,27 @@ class BatchStatus:
     usage: Usage | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class HeldBatch:
+    """A batch as the provider lists it. `deployment` and `submission` are what it bears of ours, "" where
+    it bears nothing; `file_id` is the input file, where there is one."""
+
+    status: BatchStatus
+    deployment: str = ""
+    submission: str = ""
+    file_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HeldFile:
+    """An uploaded request file as the provider lists it; `deployment` and `submission` as its name tells."""
+
+    id: str
+    bytes: int
+    deployment: str
+    submission: str
+
+
 @runtime_checkable
 class BatchProvider(Protocol):
     """One provider's batch API. Built around a ready SDK client; holds no state of ours.
@@ -288,6 +309,14 @@ class BatchProvider(Protocol):
 
         Raises `errors.ProviderUndecided` where only time can tell.
         """
+        ...
+
+    def list_batches(self) -> Iterator[HeldBatch]:
+        """Every batch of the account, page by page, whoever made it."""
+        ...
+
+    def list_files(self) -> Iterator[HeldFile]:
+        """The account's request files that are named as ours are, page by page; none without `uploads`."""
         ...
 
     async def poll(self, batch_ids: Sequence[str]) -> list[BatchStatus]:

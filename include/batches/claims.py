@@ -10,7 +10,7 @@ import logging
 
 from include.batches import shards, submissions
 from include.batches.shards import ListedShard
-from include.batches.submissions import PLANNED, SubmissionRow
+from include.batches.submissions import PLANNED, VOID, SubmissionRow
 from include.contracts import BatchProvider
 from include.errors import ProviderError
 from include.ledger.connect import Connection
@@ -62,11 +62,28 @@ def drop(connection: Connection, entry: ListedShard, reason: str) -> bool:
     return True
 
 
-def delete_file(provider: BatchProvider, row: SubmissionRow) -> None:
+def sweep(connection: Connection, provider: BatchProvider, run: str) -> int:
+    """Delete what was uploaded for attempts of this run that are void; returns how many files went."""
+    swept = 0
+    for row in abandoned_uploads(connection, run):
+        if row.account == provider.account and delete_file(provider, row):
+            submissions.forget_upload(connection, row, "deleted: the attempt is void")
+            swept += 1
+    return swept
+
+
+def abandoned_uploads(connection: Connection, run: str) -> list[SubmissionRow]:
+    """The attempts of this run that are void and have a file at the provider, as far as is known."""
+    return [row for row in submissions.of_run(connection, run) if row.state == VOID and row.file_id]
+
+
+def delete_file(provider: BatchProvider, row: SubmissionRow) -> bool:
     """Delete an upload that nothing uses: it costs nothing, but fills the project's storage."""
     if row.file_id is None or row.account != provider.account:
-        return
+        return False
     try:
         provider.delete_file(row.file_id)
     except ProviderError as error:
         log.warning("File %s couldn't be deleted, which does no harm: %s", row.file_id, error)
+        return False
+    return True

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
 from include.batches import shards, submissions
-from include.batches.submissions import SubmissionRow
+from include.batches.submissions import CREATING, PLANNED, RUNNING, SubmissionRow
 from include.contracts import Shard
 from include.errors import LedgerError
 from include.ledger.connect import Connection
@@ -54,6 +55,22 @@ class Story:
                 told.append(f"  attempt {other.attempt}: {other.id}, {other.state} ({other.reason})")
         told.extend(f"  {e.at:%Y-%m-%d %H:%M:%S}  {e.what}: {e.detail}" for e in self.events)
         return told
+
+
+def waits(connection: Connection, runs: Sequence[str]) -> dict[str, str]:
+    """What each of these runs waits for most, in words; those that wait for nothing are left out."""
+    rows = connection.execute(
+        "select distinct on (run) run, reason, count from ("
+        " select l.run, s.reason, count(*) as count from run_shards l"
+        " join submissions s using (shard, attempt) join runs r on r.run = l.run"
+        " where l.run = any(%s) and r.state = 'running' and s.state = any(%s) and s.reason <> ''"
+        " group by l.run, s.reason) each order by run, count desc, reason",
+        (list(runs), [PLANNED, CREATING, RUNNING]),
+    )
+    return {
+        row["run"]: f"{row['count']:,} shard{'s' if row['count'] > 1 else ''}: {row['reason']}"
+        for row in rows
+    }
 
 
 def story(connection: Connection, name: str) -> Story:

@@ -111,6 +111,37 @@ def by_id(connection: Connection, id: str) -> SubmissionRow:
     return row
 
 
+def find(connection: Connection, id: str) -> SubmissionRow | None:
+    """One submission, or None where the ledger has none of this id."""
+    return _one(connection, "where s.id::text = %s", id)
+
+
+def at_provider(connection: Connection, provider: str, account: str) -> list[SubmissionRow]:
+    """The submissions that have a batch there which hasn't landed yet."""
+    return _many(
+        connection,
+        "where s.provider = %s and s.account = %s and s.state = any(%s) and s.batch_id is not null"
+        " order by s.planned_at, s.id",
+        provider,
+        account,
+        [RUNNING, ENDED],
+    )
+
+
+def named(
+    connection: Connection, provider: str, account: str, batch_ids: Sequence[str], ids: Sequence[str]
+) -> list[SubmissionRow]:
+    """The submissions that have one of these batches, or one of these ids."""
+    return _many(
+        connection,
+        "where s.provider = %s and s.account = %s and (s.batch_id = any(%s) or s.id::text = any(%s))",
+        provider,
+        account,
+        list(batch_ids),
+        list(ids),
+    )
+
+
 def get(connection: Connection, shard_id: str, attempt: int) -> SubmissionRow | None:
     """The submission of one attempt at a shard."""
     return _one(connection, "where s.shard = %s and s.attempt = %s", shard_id, attempt)

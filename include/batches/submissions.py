@@ -27,16 +27,19 @@ from include.batches.submission_rows import (
     RUNNING,
     VOID,
     SubmissionRow,
+    at_provider,
     attempts,
     by_id,
     by_name,
     events,
+    find,
     from_record,
     get,
     known_batches,
     latest,
     listed_by,
     live,
+    named,
     of_run,
 )
 from include.contracts import JSON, BatchStatus, Shard
@@ -53,12 +56,14 @@ __all__ = [
     "RUNNING",
     "VOID",
     "SubmissionRow",
+    "at_provider",
     "attempts",
     "by_id",
     "by_name",
     "created",
     "end",
     "events",
+    "find",
     "forget_upload",
     "get",
     "known_batches",
@@ -67,6 +72,7 @@ __all__ = [
     "live",
     "mark_landed",
     "missing",
+    "named",
     "not_created",
     "note_last",
     "note_newest",
@@ -80,6 +86,7 @@ __all__ = [
     "start_creating",
     "told_to_stop",
     "void",
+    "waits",
     "was_told_to_stop",
 ]
 
@@ -173,9 +180,9 @@ def note_last(connection: Connection, row: SubmissionRow, batch_id: str) -> Subm
 
 
 def forget_upload(connection: Connection, row: SubmissionRow, reason: str) -> SubmissionRow:
-    """The provider doesn't know the file (any more); it is uploaded anew."""
+    """The file isn't at the provider: a planned submission uploads it anew, a void one needs none."""
     return _must(
-        connection, row, (PLANNED,), "file_id = null, uploaded_at = null", {}, "upload forgotten", reason
+        connection, row, (PLANNED, VOID), "file_id = null, uploaded_at = null", {}, "upload forgotten", reason
     )
 
 
@@ -200,6 +207,19 @@ def queue(connection: Connection, row: SubmissionRow, reason: str) -> Submission
         (PLANNED,),
         "reason = %(reason)s, queued_at = coalesce(queued_at, batch_inference.now()),"
         " queue_seen_at = batch_inference.now()",
+        {"reason": reason},
+        "" if row.reason == reason else "waits",
+        reason,
+    )
+
+
+def waits(connection: Connection, row: SubmissionRow, reason: str) -> SubmissionRow:
+    """Nothing can be done now, for this reason."""
+    return _must(
+        connection,
+        row,
+        (PLANNED, CREATING),
+        "reason = %(reason)s",
         {"reason": reason},
         "" if row.reason == reason else "waits",
         reason,

@@ -254,7 +254,7 @@ def _send(task: _Task, row: SubmissionRow) -> SubmissionRow | Waiting:
         admission.check_budget(connection, row, task.want, task.run)
         reason = admission.ask(connection, row, task.want, task.limits, task.run)
         if reason:
-            return _no_room(task, row, reason)
+            return Waiting(reason, task.settings.admission_seconds)
         if row.file_id is None and task.provider.uploads:
             uploaded = _upload(task, row)
             if isinstance(uploaded, Waiting):
@@ -267,15 +267,10 @@ def _send(task: _Task, row: SubmissionRow) -> SubmissionRow | Waiting:
         raise
     except (QueueFull, ProviderUnavailable) as error:
         # Of what was noted before the create: nothing is announced yet.
-        return Waiting(str(error), task.settings.admission_seconds)
+        return _waits(task, row, Waiting(str(error), task.settings.admission_seconds))
     if isinstance(reserved, str):
-        return _no_room(task, row, reserved)
+        return Waiting(reserved, task.settings.admission_seconds)
     return _create(task, reserved)
-
-
-def _no_room(task: _Task, row: SubmissionRow, reason: str) -> Waiting:
-    log.info("Shard %s waits for room: %s", row.shard, reason)
-    return Waiting(reason, task.settings.admission_seconds)
 
 
 def _upload(task: _Task, row: SubmissionRow) -> SubmissionRow | Waiting:
@@ -285,9 +280,9 @@ def _upload(task: _Task, row: SubmissionRow) -> SubmissionRow | Waiting:
         with task.storage.open_read(path) as file:
             file_id = task.provider.upload(file, task.storage.size(path), row.as_submission())
     except QueueFull as error:
-        return _back_off(task, error)
+        return _waits(task, row, _back_off(task, error))
     except ProviderUnavailable as error:
-        return Waiting(str(error), task.settings.admission_seconds)
+        return _waits(task, row, Waiting(str(error), task.settings.admission_seconds))
     except AccountError:
         raise
     except ProviderRefused as error:
@@ -315,6 +310,8 @@ def _create(task: _Task, row: SubmissionRow) -> SubmissionRow | Waiting:
                 if upload == _UPLOADS:
                     submissions.void(task.connection, row, str(answer), from_states=(PLANNED,))
                     raise answer
+                # It may turn up yet, and is used by nothing then.
+                claims.delete_file(task.provider, row)
                 uploaded = _upload(task, submissions.forget_upload(task.connection, row, str(answer)))
                 if isinstance(uploaded, Waiting):
                     return uploaded
@@ -325,7 +322,7 @@ def _create(task: _Task, row: SubmissionRow) -> SubmissionRow | Waiting:
                 time.sleep(wait)
             reserved = admission.reserve(task.connection, row, task.want, task.limits, task.run)
             if isinstance(reserved, str):
-                return _no_room(task, row, reserved)
+                return Waiting(reserved, task.settings.admission_seconds)
             row = reserved
     raise AssertionError("the last refusal is raised")
 
@@ -390,6 +387,12 @@ def _created(task: _Task, row: SubmissionRow, status: BatchStatus, *, adopted: b
     return submissions.created(task.connection, row, status, adopted=adopted)
 
 
+def _waits(task: _Task, row: SubmissionRow, waiting: Waiting) -> Waiting:
+    """Say in the ledger too why nothing is done now."""
+    submissions.waits(task.connection, row, waiting.reason)
+    return waiting
+
+
 def _back_off(task: _Task, error: QueueFull) -> Waiting:
     seconds = task.settings.queue_full_seconds if error.retry_after is None else error.retry_after
     return Waiting(str(error), max(seconds, 1.0))
@@ -422,10 +425,11 @@ def _resolve(task: _Task, row: SubmissionRow) -> SubmissionRow | Waiting:
     except AccountError:
         raise
     except ProviderUndecided as error:
-        return Waiting(str(error), task.settings.poll_seconds)
+        return _waits(task, row, Waiting(str(error), task.settings.poll_seconds))
     except ProviderError as error:
         log.warning("Shard %s: the look-up failed and decides nothing: %s", row.shard, error)
-        return Waiting(f"can't tell yet whether a batch exists: {error}", task.settings.poll_seconds)
+        waiting = Waiting(f"can't tell yet whether a batch exists: {error}", task.settings.poll_seconds)
+        return _waits(task, row, waiting)
     void = submissions.void(
         connection,
         row,

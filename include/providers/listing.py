@@ -27,19 +27,21 @@ def account_of(service: str, *parts: str | None) -> str:
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
-def read_page(page: Any, is_batch: Callable[[Any], bool]) -> tuple[list[Any], str | None]:
-    """A page's batches and the id after which the next one starts, None behind the last.
+def read_page(
+    page: Any, is_one: Callable[[Any], bool], what: str = "batches"
+) -> tuple[list[Any], str | None]:
+    """A page's entries and the id after which the next one starts, None behind the last.
 
     The SDKs take a page of any shape for empty; here it is an error, because what isn't found may be
     bought again.
     """
     data = getattr(page, "data", None)
-    if not isinstance(data, list) or not all(is_batch(batch) for batch in data):
-        raise ProviderUnavailable("list of batches: a page is unreadable")
+    if not isinstance(data, list) or not all(is_one(entry) for entry in data):
+        raise ProviderUnavailable(f"list of {what}: a page is unreadable")
     if page.has_more is False or (page.has_more is None and not data):
         return data, None
     if not data:
-        raise ProviderUnavailable("list of batches: an empty page says that more follow")
+        raise ProviderUnavailable(f"list of {what}: an empty page says that more follow")
     return data, str(data[-1].id)
 
 

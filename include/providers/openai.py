@@ -9,6 +9,7 @@ Built around ready SDK clients; holds no state of a batch. What must not be rela
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Iterator, Sequence
 from functools import partial
 from typing import IO, TYPE_CHECKING, Any, Literal, cast
@@ -17,6 +18,8 @@ from include.contracts import (
     BatchState,
     BatchStatus,
     Evidence,
+    HeldBatch,
+    HeldFile,
     Item,
     Outcome,
     OutcomeClass,
@@ -48,6 +51,10 @@ if TYPE_CHECKING:
 
 _ENDED = frozenset({"completed", "failed", "expired", "cancelled", "canceled"})
 _PAGE = 100
+_PAGE_OF_FILES = 1000
+_FILE_NAME = re.compile(
+    r"(?P<deployment>.+)\.(?P<submission>[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12})\.jsonl$"
+)
 _CLOCK_MARGIN_SECONDS = 3600
 _CHUNK_BYTES = 1 << 20
 _CREATE_TIMEOUT_SECONDS = 300.0
@@ -95,7 +102,7 @@ class OpenAIBatches:
         what = f"upload of {size:,} bytes for submission {submission.id}"
         with reading(what):
             uploaded = self.client.files.create(
-                file=(f"{submission.id}.jsonl", file, "application/jsonl"), purpose="batch"
+                file=(_file_name(submission), file, "application/jsonl"), purpose="batch"
             )
         file_id = getattr(uploaded, "id", None)
         if not isinstance(file_id, str) or not file_id:
@@ -162,6 +169,32 @@ class OpenAIBatches:
                 page: Any = self.client.batches.list(**_page_after(after))
                 data, after = read_page(page, _is_batch)
             yield from data
+            if after is None:
+                return
+
+    def list_batches(self) -> Iterator[HeldBatch]:
+        """Every batch of the project. Raises ProviderError where a page can't be read."""
+        for batch in self._batches():
+            metadata = batch.metadata if isinstance(batch.metadata, dict) else {}
+            yield HeldBatch(
+                _status(batch),
+                str(metadata.get("deployment") or ""),
+                str(metadata.get("submission") or ""),
+                batch.input_file_id,
+            )
+
+    def list_files(self) -> Iterator[HeldFile]:
+        """The project's batch input files that are named as `upload` names them."""
+        after: str | None = None
+        while True:
+            query = {**_page_after(after), "purpose": "batch", "limit": _PAGE_OF_FILES}
+            with reading("list of files"):
+                page: Any = self.client.files.list(**query)
+                data, after = read_page(page, _is_file, "files")
+            for file in data:
+                named = _FILE_NAME.match(file.filename)
+                if named:
+                    yield HeldFile(file.id, int(file.bytes or 0), named["deployment"], named["submission"])
             if after is None:
                 return
 
@@ -268,6 +301,15 @@ class OpenAIBatches:
         if not isinstance(answer, dict):
             raise ProviderUnavailable(f"probe of {space.endpoint} with {space.model}: unreadable answer")
         return judge_body("", answer, judge_of(space.endpoint))
+
+
+def _file_name(submission: Submission) -> str:
+    """Tells whose file it is, for whoever cleans up."""
+    return f"{submission.deployment}.{submission.id}.jsonl"
+
+
+def _is_file(file: Any) -> bool:
+    return isinstance(getattr(file, "id", None), str) and isinstance(getattr(file, "filename", None), str)
 
 
 def _probe_input(space: Space, text: str) -> Any:

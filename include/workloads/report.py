@@ -15,11 +15,13 @@ from include.batches.runs import RunRow
 from include.batches.submissions import SubmissionRow
 from include.contracts import RunRef, Usage
 from include.corpora.rows import read_bad_input
+from include.errors import BatchInferenceError
+from include.ledger.connect import Connection
 from include.reference import price_for
 from include.storage import Storage
 from include.workloads.plan import Plan
 from include.workloads.services import Services
-from include.workloads.steps.shared import upsert_parts
+from include.workloads.steps.shared import endpoint_of, upsert_parts
 
 log = logging.getLogger(__name__)
 
@@ -163,6 +165,8 @@ def finish(services: Services, ref: RunRef) -> Report | None:
         dead_letters.put_back(connection, ref.run)
         # What it never sent others may send, and must see in their estimate.
         claims.release(connection, None, ref.run, f"run {ref.run} is {row.state}")
+        if plan is not None:
+            _sweep(services, connection, ref, plan)
         paid = submissions.of_run(connection, ref.run)
         proof = spaces.proof(connection, row.space) if row.space else None
     report = gather(row, paid, plan, proof.model_named if proof else "", places(storage, ref, plan))
@@ -171,6 +175,17 @@ def finish(services: Services, ref: RunRef) -> Report | None:
     for name, value in rows(report):
         log.info("%s: %s", name, value)
     return report
+
+
+def _sweep(services: Services, connection: Connection, ref: RunRef, plan: Plan) -> None:
+    """Delete uploads that nothing uses any more. They cost nothing, so an error here fails no report."""
+    if not claims.abandoned_uploads(connection, ref.run):
+        return
+    try:
+        swept = claims.sweep(connection, endpoint_of(services, plan).provider, ref.run)
+        log.info("%d uploads that nothing uses are deleted", swept)
+    except BatchInferenceError as error:
+        log.warning("Uploads that nothing uses are left for the command `compare`: %s", error)
 
 
 def gather(
