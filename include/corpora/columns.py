@@ -11,7 +11,6 @@ import orjson
 import pyarrow as pa
 
 from include.contracts import KEY_BYTES, RUN_ROW_SCHEMA
-from include.corpora import tokens
 from include.corpora.chunking import Chunker, chunk_ids
 from include.corpora.config import CorpusConfig
 from include.corpora.documents import Incoming
@@ -34,7 +33,7 @@ class ChunkRows:
         self._chunker = chunker
         self._sending = sending
         self._columns: dict[str, list[Any]] = {
-            name: [] for name in RUN_ROW_SCHEMA.names if name not in ("key", "input", "tokens")
+            name: [] for name in RUN_ROW_SCHEMA.names if name not in ("key", "input")
         }
         self._texts: list[str] = []
         self._inputs: list[str] = []
@@ -61,6 +60,7 @@ class ChunkRows:
             f'"heading":{orjson.dumps(chunk.heading).decode() if chunk.heading else "[]"}}}'
             for position, chunk in enumerate(chunks)
         ]
+        columns["tokens"] += self._sending.tokens(inputs, version.content_hash[0])
         self._texts += texts
         self._inputs += inputs
         self._ranges += [range_of(document.id, self._range_count)] * count
@@ -79,7 +79,6 @@ class ChunkRows:
             "text": self._inputs if as_sent else self._texts,
             "key": item_keys(self._space_id, self._inputs),
             "input": self._differing(),
-            "tokens": tokens.count(self._inputs),
         }
         arrays = [
             column if isinstance(column, pa.Array) else pa.array(column, field.type)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from include.contracts import Limits
 from include.corpora import tokens
 from include.corpora.chunking import Chunk, Chunker
 from include.corpora.config import SMALLEST_CHUNK, ChunkingConfig, CorpusConfig
@@ -24,14 +25,19 @@ class Sendable(NamedTuple):
 
 
 class Inputs:
-    """Makes a corpus's inputs. `longest` is how many tokens its model reads; None where that isn't known.
+    """Makes a corpus's inputs, within its model's `limits`; None where these aren't known.
 
     Raises ConfigError where chunks of the size asked for could never be sent.
     """
 
-    def __init__(self, config: CorpusConfig, longest: int | None) -> None:
+    def __init__(self, config: CorpusConfig, limits: Limits | None) -> None:
         self._presend = config.hook()
-        self._longest = longest
+        longest = self._longest = limits.longest_input if limits is not None else None
+        most = limits.tokens_per_request if limits is not None else None
+        per_line = config.embedding.inputs_per_line
+        # Where tokens may fill a line, a wrong count could make it one that is refused.
+        self._counts_all = per_line > 1 and most is not None and 2 * per_line * config.chunking.tokens > most
+        self._counted = 0
         self._splits = config.embedding.too_long == "split"
         self._model = config.embedding.model
         self._chunking = config.chunking
@@ -67,6 +73,14 @@ class Inputs:
             fitting += smaller.chunks
             fitting_inputs += smaller.inputs
         return Sendable(fitting, fitting_inputs, said)
+
+    def tokens(self, inputs: Sequence[str], first: int) -> list[int]:
+        """How many tokens the inputs of one document have: counted in a small run and near a limit, else
+        estimated from some of them; `first` is any number, by which these are chosen."""
+        if self._counts_all or self._counted < tokens.COUNTED:
+            self._counted += len(inputs)
+            return [int(count) for count in tokens.count(inputs)]
+        return tokens.estimate(inputs, first=first, near=self._longest)
 
     def _cut(self, chunk: Chunk, said: str) -> Sendable:
         """A chunk in as many as it takes."""

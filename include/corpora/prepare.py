@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow.compute as pc
 
-from include.contracts import RunRef
+from include.contracts import Limits, RunRef
 from include.corpora.chunking import Chunker
 from include.corpora.columns import ChunkRows, content_hash, metadata_of, version_of
 from include.corpora.config import CorpusConfig
@@ -49,8 +49,8 @@ class PrepareReport:
     `read` counts usable documents: new + changed + moved + metadata + unchanged + stale + those of
     `deleted` that a source of changes told. `bad` counts records and files left out, `mended` those
     kept with a correction; `bad_input` has both by reason. `partitions` says of each whether it was
-    read whole; `partial` is a limited or sampled run, which deletes nothing. `tokens` are exact
-    cl100k counts over all `chunks`.
+    read whole; `partial` is a limited or sampled run, which deletes nothing. `tokens` are those of
+    all `chunks`, see `tokens.estimate`.
     """
 
     read: int = 0
@@ -81,7 +81,7 @@ def prepare(
     sample: int | None = None,
     limit: int | None = None,
     ranges: int = 16,
-    longest_input: int | None = None,
+    limits: Limits | None = None,
     sql: Connect | None = None,
     dry_run: bool = False,
 ) -> PrepareReport:
@@ -90,12 +90,12 @@ def prepare(
 
     `config` is resolved. `sql` opens the connection of a source that is a query. `partitions` None
     means all. `limit` stops after so many documents; `sample` takes so many, spread over the corpus
-    by the hash of their ids, always the same ones, and holds them in memory. `longest_input` is how
-    many tokens the model reads, None where that isn't known. A `dry_run` counts the same and leaves
+    by the hash of their ids, always the same ones, and holds them in memory. `limits` are
+    those of the model, None where they aren't known. A `dry_run` counts the same and leaves
     the document table as it was. Raises StorageError where the source has no files, TooMuchBadInput
     where more of it is unusable than the corpus allows, ConfigError where its chunks can't be sent.
     """
-    sending = Inputs(config, longest_input)
+    sending = Inputs(config, limits)
     source = Source(config.source, sql)
     if partitions is None and source.is_empty:
         raise StorageError(f"source.url {config.source.url} matches no file; check it and its glob")

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from include.batches import runs
 from include.corpora.config import load_corpus
 from include.requests.keys import item_key
 from include.workloads import steps
@@ -85,6 +86,8 @@ def test_exactly_what_changed_and_what_is_new_is_sent(dated: World) -> None:
     report = dated.end(ref, ranges)
     assert dated.charges() == asked(dated, *first, "c4", "a1", "a2")
     assert report.requests_sent == 3
+    with dated.services.ledger() as ledger:
+        assert runs.get(ledger, ref.run).counts["estimate"]["tokens"] == report.input_tokens > 100
 
     after = chunks(dated, ref)
     assert {id: set(found) for id, found in after.items()} == {

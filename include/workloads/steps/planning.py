@@ -95,7 +95,7 @@ def _read(
         sample=request.sample,
         limit=request.limit,
         ranges=RANGES,
-        longest_input=limits.longest_input,
+        limits=limits,
         dry_run=request.dry_run,
         sql=services.sql,
     )
