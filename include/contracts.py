@@ -148,6 +148,8 @@ class Limits:
     tokens_per_input: int | None = None
     enqueued_tokens: int | None = None
     enqueued_requests: int | None = None
+    account_requests: int | None = None
+    """Enqueued requests of all models together; the two above are a model's."""
     live_batches: int | None = None
     creations_per_hour: int | None = None
 

@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import IO
 
+import orjson
+
 from include.errors import ProviderUnavailable
 
 log = logging.getLogger(__name__)
@@ -56,3 +58,45 @@ def lines(file: IO[bytes]) -> Iterator[bytes]:
     for line in file:
         if line.strip():
             yield line
+
+
+class WholeLines:
+    """Checks downloads of JSON lines whose length nobody tells, by how many there must be.
+
+    Where each of all attempts ends at the same byte, behind a whole line, that is all there is: what
+    is missing then is missing at the provider.
+    """
+
+    def __init__(self, what: str, expected: int) -> None:
+        self._what = what
+        self._expected = expected
+        self._lengths: list[int] = []
+        self.begin()
+
+    def begin(self) -> None:
+        """A download begins."""
+        self._length = self._lines = 0
+        self._tail = b""
+
+    def take(self, chunk: bytes) -> None:
+        """Some bytes arrived."""
+        self._length += len(chunk)
+        self._lines += chunk.count(b"\n")
+        self._tail = (self._tail + chunk).rpartition(b"\n")[2]
+
+    def check(self) -> None:
+        """The download ended. Raises ProviderUnavailable where it may not be all."""
+        self._lengths.append(self._length)
+        broken = False
+        if self._tail:
+            try:
+                orjson.loads(self._tail)
+                self._lines += 1
+            except ValueError:
+                broken = True
+        if self._lines >= self._expected and not broken:
+            return
+        told = f"{self._what}: {self._lines:,} of {self._expected:,} lines arrived whole"
+        if broken or len(self._lengths) < ATTEMPTS or len(set(self._lengths)) > 1:
+            raise ProviderUnavailable(told)
+        log.warning("%s, in each of %d downloads; the others count as missing", told, ATTEMPTS)
