@@ -15,7 +15,7 @@ from typing import IO
 
 import orjson
 
-from include.errors import ProviderUnavailable
+from include.errors import ProviderRefused, ProviderUnavailable
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +39,8 @@ def downloaded(what: str, fetch: Fetch, size: int | None) -> Iterator[IO[bytes]]
             file.seek(0)
             file.truncate()
             try:
-                fetch(file)
+                with not_found_is_not_gone():
+                    fetch(file)
                 length = file.tell()
                 if size is None or length >= size:
                     break
@@ -51,6 +52,19 @@ def downloaded(what: str, fetch: Fetch, size: int | None) -> Iterator[IO[bytes]]
                 time.sleep(_BACKOFF_SECONDS * 2 ** (attempt - 1))
         file.seek(0)
         yield file
+
+
+@contextmanager
+def not_found_is_not_gone() -> Iterator[None]:
+    """Around reading what an ended batch names: a 404 says that it isn't to be had now, no more."""
+    try:
+        yield
+    except ProviderRefused as error:
+        if error.status != 404:
+            raise
+        raise ProviderUnavailable(
+            f"{error}; the batch names it, so it may come back: try again later", status=404
+        ) from error
 
 
 def lines(file: IO[bytes]) -> Iterator[bytes]:

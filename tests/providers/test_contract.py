@@ -260,6 +260,14 @@ class TestOutcomes:
         with pytest.raises(ProviderUnavailable, match=" of "):
             next(bench.provider.outcomes(status, bench.space))
 
+    def test_results_that_are_not_found_for_a_while_are_not_gone(self, bench: Bench) -> None:
+        status = bench.run(TEXTS)
+        bench.fault("results", when={"times": 2}, do="status", status=404)
+        assert len(bench.answers(status)) == len(TEXTS)
+        bench.fault("results", do="status", status=404)
+        with pytest.raises(ProviderUnavailable):
+            next(bench.provider.outcomes(status, bench.space))
+
     @needs(Capability.TELLS_LENGTH)
     def test_one_that_always_ends_behind_a_line_is_not_read_either(self, bench: Bench) -> None:
         status = bench.run(TEXTS)
