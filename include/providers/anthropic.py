@@ -20,6 +20,8 @@ from include.contracts import (
     BatchState,
     BatchStatus,
     Evidence,
+    HeldBatch,
+    HeldFile,
     Item,
     Outcome,
     OutcomeClass,
@@ -222,6 +224,15 @@ class AnthropicBatches:
             yield from data
             if after is None:
                 return
+
+    def list_batches(self) -> Iterator[HeldBatch]:
+        """Every batch of the workspace, page by page; none bears anything of ours."""
+        for batch in self._batches():
+            yield HeldBatch(_status(batch))
+
+    def list_files(self) -> Iterator[HeldFile]:
+        """Nothing: there are no files."""
+        return iter(())
 
     # ----------------------------------------------------------------- waiting
 
