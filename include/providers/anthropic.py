@@ -47,7 +47,7 @@ from include.providers.anthropic_lines import (
     request_line,
 )
 from include.providers.codes import classify
-from include.providers.downloads import WholeLines, downloaded, lines
+from include.providers.downloads import WholeLines, downloaded, lines, not_found_is_not_gone
 from include.providers.listing import NOT_FOUND, not_found, read_page
 from include.providers.prompts import question
 
@@ -177,14 +177,8 @@ class AnthropicBatches:
 
     def _share(self, batch_id: str, sent: Collection[str]) -> float:
         """How many of some results answer requests of ours, from 0 to 1."""
-        try:
-            with reading(f"results of batch {batch_id}"):
-                sampled = [custom_id_of(line) for line in islice(self._results(batch_id), _SAMPLED_LINES)]
-        except AccountError:
-            raise
-        except ProviderRefused as error:
-            # Results may not be there right after the end (a 404), which says nothing of whose they are.
-            raise ProviderUnavailable(str(error), code=error.code, status=error.status) from error
+        with not_found_is_not_gone(), reading(f"results of batch {batch_id}"):
+            sampled = [custom_id_of(line) for line in islice(self._results(batch_id), _SAMPLED_LINES)]
         if not sampled:
             raise ProviderUnavailable(
                 f"results of batch {batch_id}: there are none, so it can't be told whose"
