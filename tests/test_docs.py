@@ -20,6 +20,7 @@ from pydantic_core import PydanticUndefined
 from include.contracts import IndexSpec, row_schema
 from include.corpora.config import CorpusConfig, load_corpus
 from include.indexes.live import LivePointer, write_pointer
+from include.providers.capabilities import DENIED, Capability
 from include.settings import ENV_PREFIX, Settings
 from include.storage import Storage
 from include.stores.lancedb import LanceStore
@@ -135,6 +136,14 @@ class TestWhatIsListedIsWhole:
         rows = table("docs/reading.md", "field")
         named = {name.strip("` ") for row in rows for name in row[0].split(",")}
         assert named == {field.name for field in dataclasses.fields(LivePointer)}
+
+    def test_capabilities_of_providers(self) -> None:
+        rows = {row[0]: row[1:3] for row in table("docs/providers.md", "capability")}
+        told = {
+            name: ["no" if Capability(name) in DENIED[each] else "yes" for each in sorted(DENIED)]
+            for name in rows
+        }
+        assert rows == told and set(rows) == set(Capability)
 
     def test_commands(self) -> None:
         from include.cli import app

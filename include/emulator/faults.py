@@ -6,7 +6,8 @@ A rule is JSON: `{"on": ..., "when": {...}, "do": ..., ...}`.
   batch when it runs) or `batch` (a batch when it is created). A list of them is fine.
 - `when` (all of it must hold): `nth`: only the nth match; `times`: only the first n matches;
   `custom_id`: only this line; `match`: a regular expression that must be found in the subject: the
-  JSON body of a call (its path, if it has none), the text that a line asks about, a batch's metadata.
+  JSON body of a call (its path, if it has none), the text that a line asks about, a batch's metadata
+  (of Anthropic, its workspace).
 - `do`, for calls: `status` (`status`, `body`, `headers`), `drop_before` (connection lost, nothing
   done), `drop_after` (all done, answer lost), `delay` (`seconds`, real ones), `cut` (connection lost
   after `bytes` of the answer's body), `shorten` (the answer ends after `bytes`, as if that were all),
