@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import IO, Any, Protocol, runtime_checkable
+from typing import IO, Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -148,6 +148,8 @@ class Limits:
     tokens_per_input: int | None = None
     enqueued_tokens: int | None = None
     enqueued_requests: int | None = None
+    account_requests: int | None = None
+    """Enqueued requests of all models together; the two above are a model's."""
     live_batches: int | None = None
     creations_per_hour: int | None = None
 
@@ -376,20 +378,31 @@ class Hit:
 
 
 #: Rows as every store takes and returns them. `metadata` is a JSON object as text.
-#: `vector` is a fixed-size list of float32 of the index's dimensions.
-ROW_COLUMNS: tuple[str, ...] = ("chunk_id", "document_id", "text", "metadata", "vector")
+#: `vector` is a fixed-size list of float32 of the index's dimensions. `stamp` is a hash of all that
+#: the row was made of: a row with the same id and stamp needn't be written again.
+ROW_COLUMNS: tuple[str, ...] = ("chunk_id", "document_id", "text", "metadata", "vector", "stamp")
 
 
 def row_schema(dimensions: int) -> pa.Schema:
-    """The Arrow schema of store rows: chunk_id (UUID text), document_id, text, metadata, vector."""
+    """The Arrow schema of store rows: chunk_id (UUID text), document_id, text, metadata, vector, stamp."""
     fields: list[pa.Field[Any]] = [
         pa.field("chunk_id", pa.string(), nullable=False),
         pa.field("document_id", pa.string(), nullable=False),
         pa.field("text", pa.string(), nullable=False),
         pa.field("metadata", pa.string(), nullable=False),
         pa.field("vector", pa.list_(pa.float32(), dimensions), nullable=False),
+        pa.field("stamp", pa.int64(), nullable=False),
     ]
     return pa.schema(fields)
+
+
+#: What a store lists of its rows.
+HELD_COLUMNS: tuple[str, ...] = ("chunk_id", "document_id", "stamp")
+
+
+Holds = Literal["anything", "nothing", "others"]
+"""What an index holds of some ids, as one saw who holds their documents' locks: nothing, or rows with
+other stamps."""
 
 
 @runtime_checkable
@@ -409,16 +422,16 @@ class VectorStore(Protocol):
         """Whether the physical index is there."""
         ...
 
-    def upsert(self, index: str, rows: pa.RecordBatch, *, new: bool = False) -> None:
-        """Insert or overwrite rows of `row_schema`, by chunk_id.
+    def upsert(self, index: str, rows: Iterable[pa.RecordBatch], *, holds: Holds = "anything") -> None:
+        """Insert or overwrite rows of `row_schema`, by chunk_id. Reads the batches as it writes.
 
-        `new` says that the caller holds the documents' lock and saw that none of these ids is
-        there, so a store may append without looking; most make no difference.
+        `holds` spares a store from looking where the caller has done so; most make no difference.
+        Where rows replace others, both may be seen for a moment, never neither.
         """
         ...
 
     def set_metadata(self, index: str, rows: pa.RecordBatch) -> None:
-        """Overwrite `metadata` of existing chunks; rows have chunk_id and metadata only."""
+        """Overwrite `metadata` and `stamp` of existing chunks; rows have those and chunk_id only."""
         ...
 
     def delete(self, index: str, chunk_ids: Sequence[str]) -> None:
@@ -430,11 +443,11 @@ class VectorStore(Protocol):
         ...
 
     def ids(self, index: str) -> Iterator[pa.Table]:
-        """All rows' (chunk_id, document_id), streamed in tables."""
+        """`HELD_COLUMNS` of all rows, streamed in tables."""
         ...
 
-    def ids_of(self, index: str, document_ids: pa.Array[Any]) -> pa.Table:
-        """The (chunk_id, document_id) of all rows of these documents, in any order."""
+    def ids_of(self, index: str, document_ids: pa.Array[Any]) -> Iterator[pa.Table]:
+        """`HELD_COLUMNS` of all rows of these documents, in any order, streamed in tables."""
         ...
 
     def count(self, index: str) -> int:

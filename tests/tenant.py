@@ -7,12 +7,14 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
+import httpx
+
 from tests.conftest import Emulator
 
 
 @dataclass
 class Tenant(Emulator):
-    """An emulator seen from one project: files, batches and counts of calls since it was made.
+    """An emulator seen from one project: files, batches, charges, and counts of calls since it was made.
 
     Faults and the clock are the whole emulator's.
     """
@@ -22,9 +24,8 @@ class Tenant(Emulator):
 
     def state(self) -> dict[str, Any]:
         """The books of this project; `requests` are the calls since it was made, whoever called."""
-        books = super().state()
-        for kind in ("files", "batches"):
-            books[kind] = [entry for entry in books[kind] if entry["account"].endswith(f"/{self.project}")]
+        url = f"{self.url}/_control/state"
+        books = dict(httpx.get(url, params={"project": self.project}).raise_for_status().json())
         books["requests"] = Counter(books["requests"])
         books["requests"].subtract(self.calls_before)
         return books

@@ -198,8 +198,9 @@ class TestWhatIsShownRuns:
             "text": texts,
             "metadata": ["{}"] * 3,
             "vector": [each.embedding for each in answer.data],
+            "stamp": [0] * 3,
         }
-        store.upsert("docs__1", pa.RecordBatch.from_pydict(rows, schema=row_schema(width)))
+        store.upsert("docs__1", [pa.RecordBatch.from_pydict(rows, schema=row_schema(width))])
         pointer = LivePointer(
             index="docs__1",
             store="lancedb",

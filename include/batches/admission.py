@@ -1,10 +1,10 @@
 """Admission: room at the account is reserved in the ledger before a batch is created.
 
-Against (account, model): enqueued tokens and requests. Against the account: live batches and
-creations an hour. Against the run and the account's month: dollars. All in one transaction under
-the account's lock, so two runs on one account never promise the same room twice. First come, first
-served within a priority; who stands in line without asking for a while loses the place, so a dead
-run holds nobody up.
+Against (account, model): enqueued tokens and requests. Against the account: enqueued requests of all
+its models, live batches and creations an hour. Against the run and the account's month: dollars. All
+in one transaction under the account's lock, so two runs on one account never promise the same room
+twice. First come, first served within a priority; who stands in line without asking for a while loses
+the place, so a dead run holds nobody up.
 """
 
 from __future__ import annotations
@@ -147,24 +147,22 @@ def _no_room(connection: Connection, row: SubmissionRow, want: Want, limits: Lim
     used = connection.execute(
         "select coalesce(sum(reserved_tokens) filter (where model = %(model)s), 0)::bigint as tokens,"
         " coalesce(sum(reserved_requests) filter (where model = %(model)s), 0)::bigint as requests,"
-        " count(*) as batches from submissions"
+        " coalesce(sum(reserved_requests), 0)::bigint as all_requests, count(*) as batches from submissions"
         " where account = %(account)s and state = any(%(open)s)",
         {"account": row.account, "model": row.model, "open": list(submissions.OPEN)},
     ).fetchone()
     assert used is not None
     halvings = _halvings(connection, row)
     for name, taken, wanted, limit in (
-        ("tokens", used["tokens"], want.tokens, limits.enqueued_tokens),
-        ("requests", used["requests"], want.requests, limits.enqueued_requests),
+        (f"tokens of {row.model}", used["tokens"], want.tokens, limits.enqueued_tokens),
+        (f"requests of {row.model}", used["requests"], want.requests, limits.enqueued_requests),
+        ("requests of all models", used["all_requests"], want.requests, limits.account_requests),
     ):
         working = None if limit is None else max(1, limit >> halvings)
         # What is larger than the limit by itself can only ever go alone.
         if working is not None and taken > 0 and taken + wanted > working:
             cooling = f", 1/{2**halvings} of {limit:,} for a while" if halvings else ""
-            return (
-                f"{taken:,} of {working:,} enqueued {name} of {row.model} are taken{cooling};"
-                f" this needs {wanted:,}"
-            )
+            return f"{taken:,} of {working:,} enqueued {name} are taken{cooling}; this needs {wanted:,}"
     if limits.live_batches is not None and used["batches"] >= max(1, limits.live_batches >> halvings):
         return f"{used['batches']:,} of {limits.live_batches:,} live batches are taken"
     if limits.creations_per_hour is not None:

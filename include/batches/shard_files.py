@@ -79,8 +79,9 @@ class ShardLimits:
         """The provider's limits, and at most a quarter of the account's queue."""
         infinite = float("inf")
         lines = limits.requests_per_batch
-        if limits.enqueued_requests is not None:
-            lines = min(lines, max(1, limits.enqueued_requests // _QUEUE_SHARE))
+        for queued in (limits.enqueued_requests, limits.account_requests):
+            if queued is not None:
+                lines = min(lines, max(1, queued // _QUEUE_SHARE))
         queue = infinite if limits.enqueued_tokens is None else limits.enqueued_tokens / _QUEUE_SHARE
         inputs = limits.inputs_per_batch or lines * limits.inputs_per_request
         tokens_per_line = infinite if limits.tokens_per_request is None else limits.tokens_per_request

@@ -14,7 +14,7 @@ from include.emulator.clock import Clock
 from include.emulator.faults import Faults
 from include.emulator.holds import Holds
 from include.emulator.settings import Settings
-from include.emulator.store import Store
+from include.emulator.store import BatchRecord, FileRecord, Store
 from include.emulator.worker import Worker
 
 SETTLE_SECONDS = 4.0
@@ -57,14 +57,20 @@ class Control:
         return _json({"status": "ok"})
 
     async def state(self, request: Request) -> Response:
-        """The books. `?charges=false` leaves out the charges line by line, which can be many."""
+        """The books. `?charges=false` leaves out the charges line by line, which can be many;
+        `?project=P` leaves out what other projects hold and were charged. Calls are everybody's."""
         with_charges = request.query_params.get("charges", "true") != "false"
-        return _json(await asyncio.to_thread(self._books, with_charges))
+        project = request.query_params.get("project")
+        return _json(await asyncio.to_thread(self._books, with_charges, project))
 
-    def _books(self, with_charges: bool) -> dict[str, Any]:
+    def _books(self, with_charges: bool, project: str | None) -> dict[str, Any]:
         store = self._store
+
+        def shown(entry: BatchRecord | FileRecord) -> bool:
+            return project is None or entry.account.endswith(f"/{project}")
+
         with store.transaction():
-            batches = store.all_batches()
+            batches = [each for each in store.all_batches() if shown(each)]
             spent = store.spent()
             totals = {
                 each.id: {name: each.work.get(name, 0) for name in COUNTED}
@@ -76,6 +82,7 @@ class Control:
                 "files": [
                     {**each.wire, "provider": each.provider, "account": each.account}
                     for each in store.list_files(None, None, self._clock.now())
+                    if shown(each)
                 ],
                 "batches": [
                     {**each.wire, "provider": each.provider, "account": each.account} for each in batches
@@ -93,7 +100,8 @@ class Control:
                 "requests": store.calls(),
             }
             if with_charges:
-                books["charges"] = store.charges()
+                of_batches = None if project is None else [each.id for each in batches]
+                books["charges"] = store.charges(of_batches)
         return books
 
     async def clock(self, request: Request) -> Response:

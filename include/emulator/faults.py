@@ -9,7 +9,8 @@ A rule is JSON: `{"on": ..., "when": {...}, "do": ..., ...}`.
   JSON body of a call (its path, if it has none), the text that a line asks about, a batch's metadata.
 - `do`, for calls: `status` (`status`, `body`, `headers`), `drop_before` (connection lost, nothing
   done), `drop_after` (all done, answer lost), `delay` (`seconds`, real ones), `cut` (connection lost
-  after `bytes` of the answer's body), `shorten` (the answer ends after `bytes`, as if that were all).
+  after `bytes` of the answer's body), `shorten` (the answer ends after `bytes`, as if that were all),
+  `alter` (`fields` replace those of a JSON object in the answer).
 - `do`, for lines: `line_error` (`status`, `code`, `message`, `type`; without a status the line counts
   as not run), `line_omit`, `line_duplicate`, `line_foreign` (one more line with an unknown custom_id),
   `line_body` (`body`: fields that replace those of a good answer's body).
@@ -28,13 +29,14 @@ from typing import Any
 
 from include.emulator.store import Store
 
-CALL_ACTIONS = {"status", "drop_before", "drop_after", "delay", "cut", "shorten"}
+CALL_ACTIONS = {"status", "drop_before", "drop_after", "delay", "cut", "shorten", "alter"}
 LINE_ACTIONS = {"line_error", "line_omit", "line_duplicate", "line_foreign", "line_body"}
 BATCH_ACTIONS = {"expire_at", "fail_batch", "pace"}
 REQUIRED = {
     "delay": "seconds",
     "cut": "bytes",
     "shorten": "bytes",
+    "alter": "fields",
     "expire_at": "fraction",
     "line_body": "body",
 }

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
+import orjson
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
@@ -73,11 +74,14 @@ class _Gated:
             return
         await self._guarded(scope, receive, send)
 
-    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _answer(self, scope: Scope, receive: Receive, send: Send, rules: Sequence[Rule] = ()) -> None:
         try:
             response = await self._handler(Request(scope, receive))
         except Refusal as refusal:
             response = refusal.response()
+        for rule in rules:
+            if rule.do == "alter" and response.status_code == 200:
+                response = _altered(response, rule.options["fields"])
         await response(scope, receive, send)
 
     async def _guarded(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -106,7 +110,7 @@ class _Gated:
         if self._gate.holds.watches(self._operation):
             # The work is done by the time that the answer starts; it waits there.
             outgoing.hold = lambda: self._gate.holds.wait(self._operation, "after", subject, transport)
-        await self._answer(scope, receive, outgoing)
+        await self._answer(scope, receive, outgoing, rules)
 
 
 class _Outgoing:
@@ -156,6 +160,15 @@ class _Outgoing:
 def _hang_up(transport: asyncio.Transport | None) -> None:
     if transport is not None:
         transport.abort()
+
+
+def _altered(response: Response, fields: dict[str, Any]) -> Response:
+    """The answer with these fields; one that is no JSON object stays as it is."""
+    try:
+        body = orjson.loads(response.body)
+    except (AttributeError, orjson.JSONDecodeError):
+        return response
+    return JSONResponse(body | fields) if isinstance(body, dict) else response
 
 
 def _status(rule: Rule, error_body: ErrorBody) -> Response:

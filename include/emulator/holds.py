@@ -25,7 +25,7 @@ class Waiting:
 
 @dataclass(slots=True)
 class Hold:
-    """One place where calls stop. With `times`, only the first so many."""
+    """One place where calls stop. `nth` lets those before the nth pass; with `times`, only so many stop."""
 
     id: str
     on: str
@@ -33,6 +33,8 @@ class Hold:
     orphans: Literal["drop", "run"]
     match: str | None
     times: int | None
+    nth: int | None
+    seen: int = 0
     caught: int = 0
     released: asyncio.Event = field(default_factory=asyncio.Event)
     waiting: list[Waiting] = field(default_factory=list)
@@ -46,6 +48,8 @@ class Hold:
             "orphans": self.orphans,
             "match": self.match,
             "times": self.times,
+            "nth": self.nth,
+            "seen": self.seen,
             "caught": self.caught,
             "waiting": len(self.waiting),
             "gone": sum(each.gone for each in self.waiting),
@@ -59,7 +63,7 @@ class Holds:
         self._holds: dict[str, Hold] = {}
 
     def add(self, given: dict[str, Any]) -> Hold:
-        """A hold from JSON: `on`, `point`, and optionally `match`, `times`, `orphans`.
+        """A hold from JSON: `on`, `point`, and optionally `match`, `nth`, `times`, `orphans`.
 
         `orphans` says what becomes of a call held `before` its work whose caller is gone when it's
         released: `drop` (never happened; the default) or `run` (the service had received it).
@@ -67,18 +71,20 @@ class Holds:
         """
         rest = dict(given)
         on, point = rest.pop("on", None), rest.pop("point", "before")
-        orphans, match, times = rest.pop("orphans", "drop"), rest.pop("match", None), rest.pop("times", None)
+        orphans, match = rest.pop("orphans", "drop"), rest.pop("match", None)
+        times, nth = rest.pop("times", None), rest.pop("nth", None)
         if (
             not isinstance(on, str)
             or point not in ("before", "after")
             or orphans not in ("drop", "run")
             or rest
+            or any(number is not None and not isinstance(number, int) for number in (times, nth))
         ):
             raise ValueError(
-                "a hold is {on: operation, point: before|after, match?: regex, times?: n, "
-                f"orphans?: drop|run}}, not {given}"
+                "a hold is {on: operation, point: before|after, match?: regex, nth?: n, "
+                f"times?: n, orphans?: drop|run}}, not {given}"
             )
-        hold = Hold(f"hold_{uuid.uuid4().hex[:12]}", on, point, orphans, match, times)
+        hold = Hold(f"hold_{uuid.uuid4().hex[:12]}", on, point, orphans, match, times, nth)
         self._holds[hold.id] = hold
         return hold
 
@@ -112,6 +118,9 @@ class Holds:
             if hold.on != operation or hold.point != point:
                 continue
             if hold.match is not None and not re.search(hold.match, subject):
+                continue
+            hold.seen += 1
+            if hold.nth is not None and hold.seen < hold.nth:
                 continue
             if hold.times is not None and hold.caught >= hold.times:
                 continue

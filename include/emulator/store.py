@@ -273,9 +273,15 @@ class Store:
                 "insert into charges values (?, ?)", ((batch_id, each) for each in custom_ids)
             )
 
-    def charges(self) -> dict[str, int]:
-        """How often each custom_id was paid for, over all batches."""
-        return dict(self._rows("select custom_id, count(*) from charges group by custom_id"))
+    def charges(self, batch_ids: Sequence[str] | None = None) -> dict[str, int]:
+        """How often each custom_id was paid for, over these batches (None: all)."""
+        return dict(
+            self._rows(
+                "select custom_id, count(*) from charges where ?1 is null"
+                " or batch in (select value from json_each(?1)) group by custom_id",
+                None if batch_ids is None else json.dumps(list(batch_ids)),
+            )
+        )
 
     def cached(self, account: str, keys: Sequence[str]) -> dict[str, float]:
         """When those of the account's cached prefixes expire."""

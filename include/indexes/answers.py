@@ -6,6 +6,7 @@ rows: vectors are the larger part, and come out of the results in ready-made col
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,40 +14,29 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from include.contracts import FLOAT_BYTES, KEY_BYTES
+from include.contracts import FLOAT_BYTES
 from include.errors import IndexMismatch
 from include.requests import results
+from include.requests.lookup import Lookup, Numbers, names_of_keys
 from include.storage import Storage
 
-Keys = npt.NDArray[np.bytes_]
-"""Keys as 16-byte strings, which NumPy sorts and compares as bytes; shape (rows,)."""
-Numbers = npt.NDArray[np.int64]
-"""Numbers of rows; shape (rows,)."""
-
-_NEVER = np.iinfo(np.int64).min
-
-
-def comparable(keys: pa.Array[Any] | pa.ChunkedArray[Any]) -> Keys:
-    """A column of keys as NumPy compares them."""
-    matrix = np.ascontiguousarray(results.keys_matrix(keys))
-    return matrix.view(f"S{KEY_BYTES}").reshape(-1)
+NEVER = int(np.iinfo(np.int64).min)
+"""When the answer to a key landed that has none."""
 
 
 class Answers:
-    """The answers to the keys of some rows. Reads their keys when made, their vectors when streamed.
+    """The answers to some keys. Reads their keys when made, their vectors when streamed.
 
     Raises IndexMismatch where the space's results are of another width than `dimensions`.
     """
 
-    def __init__(self, storage: Storage, space_id: str, dimensions: int, keys: Keys) -> None:
+    def __init__(self, storage: Storage, space_id: str, dimensions: int, keys: Lookup) -> None:
         self._storage = storage
         self._paths = results.files(storage, space_id)
         self._dimensions = dimensions
-        self._by_key = np.argsort(keys, kind="stable")
-        self._names, self._first = np.unique(keys[self._by_key], return_index=True)
-        self._count = np.diff(np.append(self._first, len(keys)))
-        self._landed = np.full(len(self._names), _NEVER)
-        self._group = np.full(len(self._names), -1, np.int32)
+        self._keys = keys
+        self._landed = np.full(len(keys), NEVER)
+        self._group = np.full(len(keys), -1, np.int32)
         self._groups: list[tuple[str, int]] = []
         if len(keys):
             self._survey()
@@ -63,54 +53,48 @@ class Answers:
                     )
                 for group in range(file.num_row_groups):
                     found = file.read_row_group(group, columns=["key", "landed_at"])
-                    names, positions = self._match(found["key"])
+                    numbers, positions = self._match(found["key"])
                     landed = found["landed_at"].cast(pa.int64()).to_numpy()[positions]
-                    newer = landed > self._landed[names]
-                    self._landed[names[newer]] = landed[newer]
-                    self._group[names[newer]] = len(self._groups)
+                    newer = landed > self._landed[numbers]
+                    self._landed[numbers[newer]] = landed[newer]
+                    self._group[numbers[newer]] = len(self._groups)
                     self._groups.append((path, group))
 
     def _match(self, column: pa.ChunkedArray[Any]) -> tuple[Numbers, Numbers]:
         """The keys of a column that are wanted: their numbers, and their positions in the column."""
-        keys = comparable(column)
-        places = np.searchsorted(self._names, keys)
-        places[places == len(self._names)] = 0
-        positions = np.flatnonzero(self._names[places] == keys)
-        return places[positions], positions
+        numbers = self._keys.find(names_of_keys(column))
+        positions = np.flatnonzero(numbers >= 0)
+        return numbers[positions], positions
 
-    def answered(self) -> npt.NDArray[np.bool_]:
-        """Which rows have an answer; shape (rows,)."""
-        mask = np.empty(len(self._by_key), bool)
-        mask[self._by_key] = np.repeat(self._landed > _NEVER, self._count)
-        return mask
+    def landed(self) -> Numbers:
+        """When each row's answer landed, in microseconds since 1970, NEVER without one; shape (rows,)."""
+        return self._keys.spread(self._landed)
 
     def stream(
         self, wanted: npt.NDArray[np.bool_], most: int
     ) -> Iterator[tuple[Numbers, pa.FixedSizeListArray[Any]]]:
         """The vectors of the wanted rows that have one, each row once: (numbers of rows, vectors).
 
-        At most `most` rows at a time. A row group in which no key's newest answer is, isn't read.
+        At most `most` rows at a time. A row group is read only where it holds an answer for one of them.
         """
-        holds = np.bincount(self._group[self._group >= 0], minlength=len(self._groups))
-        for number in np.flatnonzero(holds):
-            path, group = self._groups[number]
+        for path, numbers in itertools.groupby(self._holding(wanted), lambda number: self._groups[number][0]):
             with self._storage.parquet_file(path) as file:
-                found = file.read_row_group(group, columns=["key", "vector"])
-            names, positions = self._match(found["key"])
-            own = self._group[names] == number
-            rows, positions = self._rows_of(names[own], positions[own])
-            keep = wanted[rows]
-            rows, positions = rows[keep], positions[keep]
-            for start in range(0, len(rows), most):
-                part = slice(start, start + most)
-                yield rows[part], results.vectors_lists(_picked(found["vector"], positions[part]))
+                for number in numbers:
+                    found = file.read_row_group(self._groups[number][1], columns=["key", "vector"])
+                    names, positions = self._match(found["key"])
+                    own = self._group[names] == number
+                    rows, places = self._keys.rows(names[own])
+                    positions = positions[own][places]
+                    keep = wanted[rows]
+                    rows, positions = rows[keep], positions[keep]
+                    for start in range(0, len(rows), most):
+                        part = slice(start, start + most)
+                        yield rows[part], results.vectors_lists(_picked(found["vector"], positions[part]))
 
-    def _rows_of(self, names: Numbers, positions: Numbers) -> tuple[Numbers, Numbers]:
-        """The rows that want these keys, and for each the position of its answer."""
-        first, count = self._first[names], self._count[names]
-        ends = np.cumsum(count)
-        offsets = np.arange(ends[-1] if len(ends) else 0) - np.repeat(ends - count, count)
-        return self._by_key[np.repeat(first, count) + offsets], np.repeat(positions, count)
+    def _holding(self, wanted: npt.NDArray[np.bool_]) -> list[int]:
+        """The row groups with the newest answers for these rows."""
+        groups = self._keys.spread(self._group)[wanted]
+        return [int(number) for number in np.unique(groups) if number >= 0]
 
 
 def _picked(column: pa.ChunkedArray[Any], positions: Numbers) -> Any:

@@ -7,10 +7,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from include.contracts import Metric, VectorStore
 from include.errors import ReadBackFailed
+from include.indexes.held import Held
+from include.indexes.run_rows import RunRows
+from include.indexes.truth import Mask
 
 SAMPLE = 64
 """Whole rows compared, beside every id."""
@@ -18,19 +20,16 @@ TOLERANCE = 1e-3
 """Of a vector's length: a store may keep less than float32."""
 
 
-def check_ids(index: str, written: pa.Array[Any], held: pa.Table) -> None:
-    """Raise ReadBackFailed unless each written id is held exactly once.
-
-    `held` has the (chunk_id, document_id) that the store gave for the written documents.
-    """
-    ids = held["chunk_id"].combine_chunks()
-    missing = written.filter(pc.invert(pc.is_in(written, ids)))
+def check_ids(index: str, written: RunRows, which: Mask, held: Held) -> None:
+    """Raise ReadBackFailed unless each of `which` rows, shape (rows,), is held exactly once."""
+    missing = np.flatnonzero(which & ~held.there)
     if len(missing):
+        first = written.take(missing[:1])["chunk_id"][0]
         raise ReadBackFailed(
-            f"{index} doesn't hold {len(missing)} of {len(written)} chunks it just took, first {missing[0]}: "
+            f"{index} doesn't hold {len(missing)} of {int(which.sum())} chunks it took, first {first}: "
             "run this step again"
         )
-    twice = len(ids) - pc.count_distinct(ids).as_py()
+    twice = int((which & held.twice).sum())
     if twice:
         raise ReadBackFailed(
             f"{index} holds {twice} chunks more than once: something else writes to it. Run this step again, "

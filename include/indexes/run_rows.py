@@ -5,6 +5,8 @@ Texts and metadata go to a scratch file that is mapped, so memory holds ids and 
 
 from __future__ import annotations
 
+import hashlib
+import itertools
 import mmap
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -16,18 +18,20 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from include.contracts import ROW_COLUMNS, RUN_ROW_SCHEMA
+from include.contracts import RUN_ROW_SCHEMA
+from include.errors import StorageError
 from include.indexes import truth
-from include.indexes.answers import Keys, Numbers, comparable
 from include.indexes.truth import Mask
 from include.ledger.connect import Connection
+from include.requests.lookup import Lookup, Names, Numbers, names_of_keys, names_of_uuids
 from include.storage import Storage
 
 _READ_ROWS = 10_000
 _GIVE_BACK = 64 << 20
-_LIGHT = ["chunk_id", "key", "document_id"]
-_KEPT = [name for name in ROW_COLUMNS if name != "vector"]
+_READ = ["chunk_id", "key", "document_id", "content_hash", "metadata_hash", "text", "metadata"]
+_KEPT = ["chunk_id", "document_id", "text", "metadata"]
 
 
 class _Kept:
@@ -64,11 +68,13 @@ class _Kept:
 class RunRows:
     """Rows of a run, numbered from 0. `current` and `deleted` say what is true of each now.
 
-    `documents` has each document once, `document` each row's place in it.
+    `ids` has each row once. `documents` has each document once, `document` each row's place in it.
+    `content` is a hash of what the index is to hold of a row, but for its vector: key, text, metadata.
     """
 
-    ids: pa.Array[Any]
-    keys: Keys
+    ids: Lookup
+    keys: Lookup
+    content: Numbers
     documents: pa.Array[Any]
     document: npt.NDArray[np.int32]
     current: Mask
@@ -76,7 +82,7 @@ class RunRows:
     _kept: _Kept
 
     def __len__(self) -> int:
-        return len(self.ids)
+        return len(self.document)
 
     def take(self, rows: Numbers) -> pa.Table:
         """These rows' chunk_id, document_id, text and metadata, in their order."""
@@ -91,35 +97,99 @@ class RunRows:
 
 @contextmanager
 def judged(connection: Connection, storage: Storage, corpus: str, paths: Sequence[str]) -> Iterator[RunRows]:
-    """The rows of these range files, until the block ends. The caller holds their documents' locks."""
+    """The rows of these range files, until the block ends. The caller holds their documents' locks.
+
+    Raises StorageError where they aren't as `prepare` writes them: each chunk once, named by a UUID.
+    """
     with tempfile.TemporaryDirectory(prefix="rows-", ignore_cleanup_errors=True) as scratch:
         file = str(Path(scratch) / "rows.arrow")
-        light, states = [], []
+        light = _Light()
         schema = pa.schema([RUN_ROW_SCHEMA.field(name) for name in _KEPT])
         with pa.OSFile(file, "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
             for batch in _batches(storage, paths):
-                states.append(truth.judge(connection, corpus, batch))
-                light.append(batch.select(_LIGHT))
+                light.add(batch, truth.judge(connection, corpus, batch))
                 writer.write_batch(batch.select(_KEPT))
         with open(file, "rb") as source:
             # Closed when its last view is gone, which Arrow decides, not this block.
             memory = mmap.mmap(source.fileno(), 0, access=mmap.ACCESS_READ)
-        columns = pa.Table.from_batches(light, pa.schema([RUN_ROW_SCHEMA.field(name) for name in _LIGHT]))
-        documents = columns["document_id"].combine_chunks().dictionary_encode()
+        yield light.rows(_Kept(memory))
+
+
+class _Light:
+    """What is held of each row while rows are read: numbers, and each document's name once."""
+
+    def __init__(self) -> None:
+        self._ids: list[Names] = [np.empty((0, 2), np.uint64)]
+        self._keys: list[Names] = [np.empty((0, 2), np.uint64)]
+        self._content: list[Numbers] = [np.empty(0, np.int64)]
+        self._current: list[Mask] = [np.empty(0, bool)]
+        self._deleted: list[Mask] = [np.empty(0, bool)]
+        self._documents: list[pa.Array[Any]] = []
+
+    def add(self, batch: pa.RecordBatch, true: truth.Truth) -> None:
+        """Add rows of RUN_ROW_SCHEMA."""
+        ids, usual = names_of_uuids(batch.column("chunk_id"))
+        if not usual.all():
+            raise _not_prepared(f"chunk {batch.column('chunk_id')[int(np.argmin(usual))]}, which is no UUID")
+        keys = names_of_keys(batch.column("key"))
+        self._ids.append(ids)
+        self._keys.append(keys)
+        self._content.append(_hashes(batch) ^ keys[:, 0].view(np.int64))
+        self._current.append(true.current)
+        self._deleted.append(true.deleted)
+        self._documents.append(batch.column("document_id").dictionary_encode())
+
+    def rows(self, kept: _Kept) -> RunRows:
+        """All of them; empties this."""
+        empty = pa.array([], pa.string()).dictionary_encode()
+        documents: Any = pa.chunked_array([empty, *self._documents]).combine_chunks()
+        self._documents.clear()
+        ids = Lookup(_joined(self._ids))
         rows = RunRows(
-            ids=columns["chunk_id"].combine_chunks(),
-            keys=comparable(columns["key"]),
+            ids=ids,
+            keys=Lookup(_joined(self._keys)),
+            content=_joined(self._content),
             documents=documents.dictionary,
             document=documents.indices.to_numpy(),
-            current=np.concatenate([np.empty(0, bool), *(state.current for state in states)]),
-            deleted=np.concatenate([np.empty(0, bool), *(state.deleted for state in states)]),
-            _kept=_Kept(memory),
+            current=_joined(self._current),
+            deleted=_joined(self._deleted),
+            _kept=kept,
         )
-        del light, states, columns, documents
-        yield rows
+        if len(ids) != len(rows):
+            twice = ids.repeated()
+            raise _not_prepared(f"chunk {kept.take(twice[:1])['chunk_id'][0]} twice")
+        return rows
+
+
+def _joined(parts: list[Any]) -> Any:
+    joined = np.concatenate(parts)
+    parts.clear()
+    return joined
+
+
+def _not_prepared(what: str) -> StorageError:
+    return StorageError(
+        f"the run's rows hold {what}, so they weren't written by `prepare`: clear the run's prepare to "
+        "write them again"
+    )
+
+
+def _hashes(batch: pa.RecordBatch) -> Numbers:
+    """A hash of each row's text and metadata."""
+    # JSON has no zero byte, so no two rows look alike that aren't.
+    join: Any = pc.binary_join_element_wise
+    whole = join(batch.column("text"), batch.column("metadata"), "\0")
+    _, offsets, letters = whole.buffers()
+    data = memoryview(letters or b"")
+    places = np.frombuffer(memoryview(offsets), np.int32)[whole.offset : whole.offset + len(whole) + 1]
+    digests = [
+        hashlib.blake2b(data[start:end], digest_size=8).digest()
+        for start, end in itertools.pairwise(places.tolist())
+    ]
+    return np.frombuffer(b"".join(digests), "<i8")
 
 
 def _batches(storage: Storage, paths: Sequence[str]) -> Iterator[pa.RecordBatch]:
     for path in paths:
         with storage.parquet_file(path) as file:
-            yield from file.iter_batches(_READ_ROWS)
+            yield from file.iter_batches(_READ_ROWS, columns=_READ)

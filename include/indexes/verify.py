@@ -13,8 +13,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from psycopg.rows import tuple_row
 
 from include.batches.dead_letters import BLOCKS
@@ -30,6 +30,7 @@ from include.storage import Storage
 log = logging.getLogger(__name__)
 
 _BATCH = 20_000
+_TWICE = 1_000
 _TRUTH_FIELDS: list[pa.Field[Any]] = [
     pa.field("document_id", pa.string()),
     pa.field("content_hash", pa.binary(16)),
@@ -78,7 +79,7 @@ def verify(
     with opened(storage) as sets:
         sets.load("truth", pa.schema(_TRUTH_FIELDS), _documents(connection, corpus))
         expected = _expect(connection, storage, sets, made)
-        held = sets.load("held", _HELD, (part.cast(_HELD) for part in store.ids(version)))
+        held = sets.load("held", _HELD, (part.select(_HELD.names).cast(_HELD) for part in store.ids(version)))
         _sample(sets, store, made)
         _compare(sets)
         unjudged = sets.number(
@@ -242,25 +243,30 @@ def _unaccounted(connection: Connection, sets: KeySets, made: IndexVersion) -> i
 
 
 def _remove(sets: KeySets, store: VectorStore, version: str) -> int:
-    """Delete what has no business there; an id that is there twice goes too, and is then missing."""
-    doomed = (
-        "select chunk_id from extra anti join pending using (document_id) union select chunk_id from twice"
-    )
-    names = [str(name) for (name,) in sets.rows(doomed)]
+    """Delete what has no business there, and all but one of what is there more than once."""
+    extra = sets.rows("select chunk_id from extra anti join pending using (document_id)")
+    names = [str(name) for (name,) in extra]
     if names:
         store.delete(version, names)
-    return len(names)
+    doomed = set(names)
+    twice = [str(name) for (name,) in sets.rows("select chunk_id from twice") if name not in doomed]
+    copies = 0
+    for start in range(0, len(twice), _TWICE):
+        # An upsert that was killed leaves old and new: whichever stays, its next run puts it right.
+        found = store.fetch(version, twice[start : start + _TWICE])
+        _, first = np.unique(found["chunk_id"].to_numpy(), return_index=True)
+        store.delete(version, twice[start : start + _TWICE])
+        store.upsert(version, found.take(first).combine_chunks().to_batches(), holds="nothing")
+        copies += found.num_rows - len(first)
+    return len(names) + copies
 
 
 def _lost(sets: KeySets, store: VectorStore, version: str) -> list[str]:
     """The chunks that could be there and still aren't, sorted."""
     rows = list(sets.rows("select chunk_id, document_id from lost"))
-    twice = [str(name) for (name,) in sets.rows("select chunk_id from twice")]
     documents = pa.array(sorted({str(document) for _, document in rows}), pa.string())
-    there = store.ids_of(version, documents)["chunk_id"]
-    wanted = pa.array([str(name) for name, _ in rows], pa.string())
-    gone = wanted.filter(pc.invert(pc.is_in(wanted, there.combine_chunks())))
-    return sorted({*(str(name) for name in gone.to_pylist()), *twice})
+    there = {name for part in store.ids_of(version, documents) for name in part["chunk_id"].to_pylist()}
+    return sorted({str(name) for name, _ in rows} - there)
 
 
 def _sample(sets: KeySets, store: VectorStore, made: IndexVersion) -> None:

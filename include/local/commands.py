@@ -66,7 +66,7 @@ def _welcome(stack: Stack) -> str:
   Airflow     {stack.airflow_url}
               user admin, password {stack.secrets.admin_password}
               (viewer, who may only look: {stack.secrets.viewer_password})
-  Emulator    {stack.emulator_url}/openai/v1, its books at {stack.emulator_url}/_control/state
+  Emulator    {stack.emulator_url}/openai/v1 and /anthropic, its books at {stack.emulator_url}/_control/state
   Provider    connection openai_default is {service}
   Storage     {stack.storage_root}
   Logs        {stack.state.logs}

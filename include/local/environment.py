@@ -53,16 +53,20 @@ def read_settings_file(file: Path = SETTINGS_FILE) -> dict[str, str]:
     return settings
 
 
-def emulator_connection(emulator_url: str) -> str:
-    """The `openai_default` connection for the emulator.
+_EMULATED = {"openai": "/openai/v1", "anthropic": "/anthropic"}
+"""The providers that the emulator stands in for, and where."""
+
+
+def emulator_connection(emulator_url: str, provider: str = "openai") -> str:
+    """The connection `{provider}_default` for the emulator.
 
     Its `service` label names the service in place of the URL's authority, so that the emulator on
     another port is the same service, and what it answered once is not asked again.
     """
     return json.dumps(
         {
-            "conn_type": "openai",
-            "host": f"{emulator_url}/openai/v1",
+            "conn_type": provider,
+            "host": f"{emulator_url}{_EMULATED[provider]}",
             "password": "emulator",
             "extra": {"service": EMULATOR_SERVICE},
         }
@@ -77,7 +81,10 @@ def build_environment(
     environment = {name: value for name, value in outside.items() if not name.startswith(_OURS)}
     environment |= read_settings_file()
     environment |= {
-        "AIRFLOW_CONN_OPENAI_DEFAULT": emulator_connection(ports.emulator_url),
+        **{
+            f"AIRFLOW_CONN_{provider.upper()}_DEFAULT": emulator_connection(ports.emulator_url, provider)
+            for provider in _EMULATED
+        },
         "AIRFLOW__BATCH_INFERENCE__STORAGE_ROOT": state.storage.as_uri(),
         "AIRFLOW__BATCH_INFERENCE__DEPLOYMENT": "local",
         "AIRFLOW__BATCH_INFERENCE__POLL_SECONDS": "1",

@@ -13,7 +13,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import IO
 
-from include.errors import ProviderUnavailable
+import orjson
+
+from include.errors import ProviderRefused, ProviderUnavailable
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +39,8 @@ def downloaded(what: str, fetch: Fetch, size: int | None) -> Iterator[IO[bytes]]
             file.seek(0)
             file.truncate()
             try:
-                fetch(file)
+                with not_found_is_not_gone():
+                    fetch(file)
                 length = file.tell()
                 if size is None or length >= size:
                     break
@@ -51,8 +54,63 @@ def downloaded(what: str, fetch: Fetch, size: int | None) -> Iterator[IO[bytes]]
         yield file
 
 
+@contextmanager
+def not_found_is_not_gone() -> Iterator[None]:
+    """Around reading what an ended batch names: a 404 says that it isn't to be had now, no more."""
+    try:
+        yield
+    except ProviderRefused as error:
+        if error.status != 404:
+            raise
+        raise ProviderUnavailable(
+            f"{error}; the batch names it, so it may come back: try again later", status=404
+        ) from error
+
+
 def lines(file: IO[bytes]) -> Iterator[bytes]:
     """The lines of a file that aren't blank; a binary file splits on `\\n` only."""
     for line in file:
         if line.strip():
             yield line
+
+
+class WholeLines:
+    """Checks downloads of JSON lines whose length nobody tells, by how many there must be.
+
+    Where each of all attempts ends at the same byte, behind a whole line, that is all there is: what
+    is missing then is missing at the provider.
+    """
+
+    def __init__(self, what: str, expected: int) -> None:
+        self._what = what
+        self._expected = expected
+        self._lengths: list[int] = []
+        self.begin()
+
+    def begin(self) -> None:
+        """A download begins."""
+        self._length = self._lines = 0
+        self._tail = b""
+
+    def take(self, chunk: bytes) -> None:
+        """Some bytes arrived."""
+        self._length += len(chunk)
+        self._lines += chunk.count(b"\n")
+        self._tail = (self._tail + chunk).rpartition(b"\n")[2]
+
+    def check(self) -> None:
+        """The download ended. Raises ProviderUnavailable where it may not be all."""
+        self._lengths.append(self._length)
+        broken = False
+        if self._tail:
+            try:
+                orjson.loads(self._tail)
+                self._lines += 1
+            except ValueError:
+                broken = True
+        if self._lines >= self._expected and not broken:
+            return
+        told = f"{self._what}: {self._lines:,} of {self._expected:,} lines arrived whole"
+        if broken or len(self._lengths) < ATTEMPTS or len(set(self._lengths)) > 1:
+            raise ProviderUnavailable(told)
+        log.warning("%s, in each of %d downloads; the others count as missing", told, ATTEMPTS)

@@ -30,7 +30,7 @@ from include.contracts import (
 from include.errors import AccountError, ConfigError, ProviderError, ProviderRefused, ProviderUnavailable
 from include.providers import listing
 from include.providers.codes import classify
-from include.providers.downloads import downloaded, lines
+from include.providers.downloads import downloaded, lines, not_found_is_not_gone
 from include.providers.listing import not_found, read_page
 from include.providers.openai_errors import creating, reading
 from include.providers.openai_lines import (
@@ -248,7 +248,7 @@ class OpenAIBatches:
                     yield reader.read(line)
 
     def _size(self, file_id: str) -> int | None:
-        with reading(f"file {file_id}"):
+        with not_found_is_not_gone(), reading(f"file {file_id}"):
             size: Any = self.client.files.retrieve(file_id).bytes
         return size if isinstance(size, int) and size >= 0 else None
 

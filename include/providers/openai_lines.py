@@ -14,10 +14,11 @@ import pybase64
 from include.contracts import Item, Outcome, OutcomeClass, Space, Usage, Vector
 from include.errors import ConfigError
 from include.providers.codes import classify
+from include.providers.prompts import OPENAI_CHAT, OPENAI_RESPONSES, body_of
 
 EMBEDDINGS = "/v1/embeddings"
-CHAT = "/v1/chat/completions"
-RESPONSES = "/v1/responses"
+CHAT = OPENAI_CHAT
+RESPONSES = OPENAI_RESPONSES
 COMPLETIONS = "/v1/completions"
 ENDPOINTS = (EMBEDDINGS, CHAT, RESPONSES, COMPLETIONS)
 
@@ -32,8 +33,8 @@ _CLEAN_FINISHES = frozenset({"stop", "tool_calls", "function_call"})
 def request_body(space: Space, items: Sequence[Item]) -> dict[str, Any]:
     """The body that asks for these items; several only where the endpoint takes a list of inputs.
 
-    For embeddings an input is text; for the other endpoints it is a dict of body fields, over
-    which the space's model and parameters win. Raises ConfigError for any other shape.
+    For embeddings an input is text; for chat and responses a prompt (see prompts.py), else a dict of
+    body fields. The space's model and parameters win over it. Raises ConfigError for any other shape.
     """
     inputs = [item.input for item in items]
     if space.endpoint == EMBEDDINGS:
@@ -47,9 +48,20 @@ def request_body(space: Space, items: Sequence[Item]) -> dict[str, Any]:
         return body
     if space.endpoint not in ENDPOINTS:
         raise ConfigError(f"endpoint {space.endpoint!r} is none of {', '.join(ENDPOINTS)}")
-    if len(inputs) != 1 or not isinstance(inputs[0], dict):
-        raise ConfigError(f"a line of {space.endpoint} takes one input, a JSON object of body fields")
-    return {**inputs[0], **space.params, "model": space.model}
+    return {**_prompted(space.endpoint, body_of(space.endpoint, items)), **space.params, "model": space.model}
+
+
+def _prompted(endpoint: str, given: dict[str, Any]) -> dict[str, Any]:
+    """A prompt of the common shape (see prompts.py) where this endpoint wants its parts."""
+    body = dict(given)
+    if endpoint == CHAT and "system" in body:
+        system = {"role": "system", "content": body.pop("system")}
+        body["messages"] = [system, *body.get("messages", [])]
+    elif endpoint == RESPONSES and "messages" in body:
+        body["input"] = body.pop("messages")
+        if "system" in body:
+            body["instructions"] = body.pop("system")
+    return body
 
 
 class LineWriter:

@@ -10,19 +10,20 @@ primary key, by which two writers of the same new id conflict instead of both in
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import math
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from include.contracts import JSON, Hit, IndexSpec, Metric, Vector, row_schema
+from include.contracts import HELD_COLUMNS, JSON, Hit, Holds, IndexSpec, Metric, Vector, row_schema
 from include.errors import ConfigError, IndexMismatch, IndexMissing
 
 log = logging.getLogger(__name__)
@@ -51,6 +52,9 @@ class LanceStore:
     """
 
     name = "lancedb"
+    commit_bytes = 128 << 20
+    """Rows written at once. What is killed before its commit is written again; each commit is a file
+    and a version until the next compaction."""
 
     def __init__(self, url: str, client: Any = None) -> None:
         self.url = url
@@ -104,35 +108,29 @@ class LanceStore:
 
     # ------------------------------------------------------------------ writing
 
-    def upsert(self, index: str, rows: pa.RecordBatch, *, new: bool = False) -> None:
-        """Insert or overwrite rows of `row_schema`, by chunk_id; rows known to be `new` are appended."""
-        if rows.num_rows == 0:
-            return
+    def upsert(self, index: str, rows: Iterable[pa.RecordBatch], *, holds: Holds = "anything") -> None:
+        """Insert or overwrite rows of `row_schema`, by chunk_id.
+
+        Where it's known what the index `holds`, rows are appended in a stream, in commits of
+        `commit_bytes`, and after each the rows they replace are deleted. A merge takes several times
+        as long, and memory for all that it merges and the ids of the whole table.
+        """
         table = self._table(index)
-        data = _to_lance(rows)
-        if new:
-            try:
-                table.add(data)
-                return
-            except (RuntimeError, OSError) as error:
-                # It may have been written all the same: from here on only a merge is safe.
-                log.info("append to %s failed (%s); merging instead", index, error)
-        _insist(
-            lambda: (
-                table.merge_insert("chunk_id")
-                .when_matched_update_all()
-                .when_not_matched_insert_all()
-                .execute(data)
-            ),
-            index,
-        )
+        for commit in _commits(rows, self.commit_bytes):
+            if holds == "anything":
+                _merge(table, pa.Table.from_batches(list(commit.batches())), index)
+                continue
+            commit.append_to(table)
+            if holds == "others":
+                for condition in commit.replaced():
+                    _insist(lambda where=condition: table.delete(where), index)  # type: ignore[misc]
 
     def set_metadata(self, index: str, rows: pa.RecordBatch) -> None:
-        """Overwrite `metadata` of existing chunks; rows have chunk_id and metadata only."""
+        """Overwrite `metadata` and `stamp` of existing chunks; rows have those and chunk_id only."""
         if rows.num_rows == 0:
             return
         table = self._table(index)
-        data = _to_lance(rows.select(["chunk_id", "metadata"]))
+        data = _to_lance(rows.select(["chunk_id", "metadata", "stamp"]))
         _insist(lambda: table.merge_insert("chunk_id").when_matched_update_all().execute(data), index)
 
     def delete(self, index: str, chunk_ids: Sequence[str]) -> None:
@@ -155,23 +153,19 @@ class LanceStore:
         return pa.concat_tables([_from_lance(part, schema) for part in parts] or [schema.empty_table()])
 
     def ids(self, index: str) -> Iterator[pa.Table]:
-        """All rows' (chunk_id, document_id), streamed in tables."""
-        names = ["chunk_id", "document_id"]
-        for batch in self._table(index).search().select(names).to_batches(SCAN_ROWS):
-            yield pa.Table.from_batches([batch]).replace_schema_metadata(None)
+        """`HELD_COLUMNS` of all rows, streamed in tables."""
+        return _held(self._table(index).search())
 
-    def ids_of(self, index: str, document_ids: pa.Array[Any]) -> pa.Table:
-        """The (chunk_id, document_id) of all rows of these documents, in any order."""
+    def ids_of(self, index: str, document_ids: pa.Array[Any]) -> Iterator[pa.Table]:
+        """`HELD_COLUMNS` of all rows of these documents, in any order, streamed in tables."""
+        query = self._table(index).search()
         if len(document_ids) > DOCUMENTS_PER_QUERY:
-            parts = [part.filter(pc.is_in(part["document_id"], document_ids)) for part in self.ids(index)]
+            for part in _held(query):
+                yield part.filter(pc.is_in(part["document_id"], document_ids))
         elif len(document_ids):
-            where = _among("document_id", [str(name) for name in document_ids.to_pylist()])
-            query = self._table(index).search().where(where).select(["chunk_id", "document_id"])
-            parts = [query.to_arrow().replace_schema_metadata(None)]
-        else:
-            parts = []
-        schema = pa.schema([row_schema(1).field(name) for name in ("chunk_id", "document_id")])
-        return pa.concat_tables([part.cast(schema) for part in parts] or [schema.empty_table()])
+            yield from _held(
+                query.where(_among("document_id", [str(name) for name in document_ids.to_pylist()]))
+            )
 
     def count(self, index: str) -> int:
         """How many rows the index holds."""
@@ -237,6 +231,69 @@ class LanceStore:
         return table
 
 
+# ---------------------------------------------------------------------- commits
+
+
+class _Commit:
+    """Batches that are written at once: the next ones of a stream that the next commit goes on with."""
+
+    def __init__(self, first: pa.RecordBatch, stream: Iterator[pa.RecordBatch], size: int) -> None:
+        self._first = first
+        self._stream = stream
+        self._size = size
+        self._written: list[pa.RecordBatch] = []
+        self._error: BaseException | None = None
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Its batches as Lance takes them, once."""
+        size = 0
+        for batch in itertools.chain([self._first], self._stream):
+            yield _to_lance(batch)
+            self._written.append(batch.select(["chunk_id", "stamp"]))
+            size += batch.nbytes
+            if size >= self._size:
+                return
+
+    def append_to(self, table: Any) -> None:
+        """Append its batches, as they come, in one commit. Raises what the stream raised."""
+        stream = pa.RecordBatchReader.from_batches(_lance_schema(self._first.schema), self._reading())
+        try:
+            # More writers at once would hold more rows and, beside our own work, be no faster.
+            table.add(stream, write_parallelism=1)
+        except Exception:
+            if self._error is not None:
+                raise self._error from None
+            raise
+
+    def _reading(self) -> Iterator[pa.RecordBatch]:
+        try:
+            yield from self.batches()
+        except BaseException as error:
+            self._error = error
+            raise
+
+    def replaced(self) -> Iterator[str]:
+        """SQL for the rows with these ids and other stamps, in conditions of a size that SQL bears."""
+        written = pa.Table.from_batches(self._written)
+        for start in range(0, written.num_rows, IDS_PER_QUERY):
+            some = written.slice(start, IDS_PER_QUERY)
+            stamps = ",".join(map(str, some["stamp"].to_pylist()))
+            ids = _among("chunk_id", [str(name) for name in some["chunk_id"].to_pylist()])
+            yield f"{ids} and stamp not in ({stamps})"
+
+
+def _commits(rows: Iterable[pa.RecordBatch], size: int) -> Iterator[_Commit]:
+    """Commits of about `size` bytes; each must have been written before the next is asked for."""
+    stream = (batch for batch in rows if batch.num_rows)
+    for first in stream:
+        yield _Commit(first, stream, size)
+
+
+def _merge(table: Any, rows: pa.Table, index: str) -> None:
+    merge = table.merge_insert("chunk_id").when_matched_update_all().when_not_matched_insert_all()
+    _insist(lambda: merge.execute(rows), index)
+
+
 # ---------------------------------------------------------------------- rows
 
 
@@ -270,6 +327,12 @@ def _from_lance(found: pa.Table, schema: pa.Schema) -> pa.Table:
         column = found[field.name]
         columns.append(column.cast(field.type))
     return pa.Table.from_arrays(columns, schema=schema)
+
+
+def _held(query: Any) -> Iterator[pa.Table]:
+    schema = pa.schema([row_schema(1).field(name) for name in HELD_COLUMNS])
+    for batch in query.select(list(HELD_COLUMNS)).to_batches(SCAN_ROWS):
+        yield pa.Table.from_batches([batch]).select(list(HELD_COLUMNS)).cast(schema)
 
 
 def _metric(schema: pa.Schema) -> Metric:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from functools import partial
 from typing import Any
 
 from airflow.sdk import BaseHook
@@ -15,7 +16,7 @@ from airflow.sdk.configuration import conf
 from include.contracts import BatchProvider
 from include.errors import ConfigError
 from include.settings import Settings, load_settings
-from include.workloads.clients import check_known, openai_endpoint
+from include.workloads.clients import check_known, endpoint_on, make_provider
 from include.workloads.services import Endpoint, Services
 
 
@@ -33,13 +34,18 @@ def endpoint(provider: str, conn_id: str) -> Endpoint:
     """The provider `provider` on the connection `conn_id`; its SDK loads when it is first called."""
     check_known(provider)
     connection = BaseHook.get_connection(conn_id)
+    client = partial(_client, provider, conn_id)
+    return endpoint_on(provider, connection.host, connection.extra_dejson, client)
 
-    def client() -> Any:
-        from airflow.providers.openai.hooks.openai import OpenAIHook
 
-        return OpenAIHook(conn_id=conn_id).get_conn()
+def _client(provider: str, conn_id: str) -> Any:
+    if provider == "anthropic":
+        from airflow.providers.anthropic.hooks.anthropic import AnthropicHook
 
-    return openai_endpoint(connection.host, connection.extra_dejson, client)
+        return AnthropicHook(conn_id=conn_id).get_conn()
+    from airflow.providers.openai.hooks.openai import OpenAIHook
+
+    return OpenAIHook(conn_id=conn_id).get_conn()
 
 
 @contextmanager
@@ -58,8 +64,13 @@ def sql(conn_id: str) -> Iterator[Any]:
 async def async_provider(provider: str, conn_id: str) -> BatchProvider:
     """The same provider with an asynchronous client, for polling in the triggerer."""
     check_known(provider)
-    from airflow.providers.openai.hooks.openai import OpenAIHook
+    client: Any
+    if provider == "anthropic":
+        from airflow.providers.anthropic.hooks.anthropic import AnthropicHook
 
-    from include.providers.openai import OpenAIBatches
+        client = await AnthropicHook(conn_id=conn_id).get_async_conn()
+    else:
+        from airflow.providers.openai.hooks.openai import OpenAIHook
 
-    return OpenAIBatches(None, await OpenAIHook(conn_id=conn_id).aget_conn(), account="")
+        client = await OpenAIHook(conn_id=conn_id).aget_conn()
+    return make_provider(provider, {}, None, client, account="")

@@ -13,10 +13,11 @@ from include.batches import submissions
 from include.batches.shard_files import keys_path, requests_path
 from include.batches.submissions import SubmissionRow
 from include.batches.submit import Submitted, Waiting, submit
-from include.contracts import SHARD_KEYS_SCHEMA, Item, Limits, Price, Shard, Space
+from include.contracts import SHARD_KEYS_SCHEMA, BatchProvider, Item, Limits, Price, Shard, Space
 from include.ledger import clock
 from include.ledger.connect import Connection
 from include.providers.openai import OpenAIBatches
+from include.providers.prompts import question
 from include.requests.keys import item_key
 from include.settings import Settings
 from include.storage import Storage
@@ -61,13 +62,18 @@ def add_shard(
     account: str = ACCOUNT,
     space: Space = SPACE,
     tokens: int | None = None,
+    writer: BatchProvider | None = None,
 ) -> Shard:
     """A shard with one line a text, packed and planned as `pack` leaves it."""
     ledger.execute(
         "insert into spaces (space, description) values (%s, '{}') on conflict do nothing", (space.id,)
     )
-    provider = OpenAIBatches(None, None, account=account)
-    items = [Item(item_key(space.id, text), text, len(text.split())) for text in texts]
+    provider = writer or OpenAIBatches(None, None, account=account)
+    embeds = space.endpoint == SPACE.endpoint
+    items = [
+        Item(item_key(space.id, text), text if embeds else question(text), len(text.split()))
+        for text in texts
+    ]
     body = b"".join(provider.line(space, [item], item.key.hex()) for item in items)
     shard = Shard(
         id=item_key(space.id, "\n".join(texts)).hex(),
@@ -91,7 +97,7 @@ def add_shard(
         shard=shard,
         attempt=1,
         run=run,
-        provider="openai",
+        provider=provider.name,
         account=account,
         model=space.model,
         endpoint=space.endpoint,
@@ -127,7 +133,7 @@ def row_of(ledger: Connection, shard: Shard) -> SubmissionRow:
 def send(
     ledger: Connection,
     storage: Storage,
-    provider: OpenAIBatches,
+    provider: BatchProvider,
     shard_id: str,
     *,
     run: str = "run",

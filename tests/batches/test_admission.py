@@ -60,7 +60,8 @@ def test_what_does_not_fit_waits_until_something_ends(ledger: Connection, storag
 @pytest.mark.parametrize(
     ("limits", "reason"),
     [
-        (dataclasses.replace(LIMITS, enqueued_requests=1), "enqueued requests"),
+        (dataclasses.replace(LIMITS, enqueued_requests=1), "enqueued requests of text-embedding-3-small"),
+        (dataclasses.replace(LIMITS, account_requests=1), "enqueued requests of all models"),
         (dataclasses.replace(LIMITS, live_batches=1), "live batches"),
         (dataclasses.replace(LIMITS, creations_per_hour=1), "within the hour"),
     ],
@@ -183,3 +184,15 @@ class TestBudgets:
             reserve(ledger, second, LIMITS, want)
         clock.advance(ledger, 32 * 86400)
         assert isinstance(reserve(ledger, second, LIMITS, want), SubmissionRow)
+
+
+def test_an_accounts_requests_are_those_of_all_its_models(
+    ledger: Connection, storage: Storage, run: str
+) -> None:
+    first, second = rows(ledger, storage, 2)
+    ledger.execute("update submissions set model = 'another' where id = %s", (second.id,))
+    shared = dataclasses.replace(LIMITS, account_requests=1)
+    own = dataclasses.replace(LIMITS, enqueued_requests=1)
+    assert isinstance(reserve(ledger, first, shared), SubmissionRow)
+    assert isinstance(reserve(ledger, second, shared), str)
+    assert isinstance(reserve(ledger, second, own), SubmissionRow)

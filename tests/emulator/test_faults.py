@@ -93,6 +93,30 @@ def test_a_download_can_be_cut_or_silently_shortened(driver: Driver) -> None:
     assert driver.client.files.content(done.output_file_id).content == whole
 
 
+def test_a_state_never_heard_of_can_be_shown_for_a_while(driver: Driver) -> None:
+    batch = driver.create(three())
+    driver.emulator.faults(
+        {
+            "on": "batches.retrieve",
+            "when": {"times": 1},
+            "do": "alter",
+            "fields": {"status": "pondering"},
+        }
+    )
+    assert driver.after(10, batch).status == "pondering"
+    assert driver.client.batches.retrieve(batch).status == "completed"
+
+
+def test_the_books_of_one_project_are_its_own(driver: Driver) -> None:
+    for project in ("proj_a", "proj_b"):
+        Driver(driver.emulator, driver.client.with_options(project=project)).create(three()[:2])
+    driver.emulator.advance(10)
+    books = httpx.get(f"{driver.emulator.url}/_control/state", params={"project": "proj_a"}).json()
+    assert len(books["batches"]) == 1
+    assert books["charges"] == {"a": 1, "b": 1}
+    assert driver.emulator.state()["charges"] == {"a": 2, "b": 2}
+
+
 def test_a_delay_passes_in_real_time(driver: Driver) -> None:
     driver.emulator.faults({"on": "models.list", "do": "delay", "seconds": 5})
     with pytest.raises(openai.APITimeoutError):
@@ -173,6 +197,18 @@ def test_a_call_waits_at_a_hold_until_it_is_released(driver: Driver, point: str,
     call.join(20)
     assert made[0].status == "validating"
     assert driver.control("GET", "hold") == {"holds": []}
+
+
+def test_only_the_nth_call_waits_at_a_hold_that_names_it(driver: Driver) -> None:
+    hold = driver.control("POST", "hold", {"on": "batches.list", "nth": 2, "times": 1})
+    driver.client.batches.list()
+    call = threading.Thread(target=driver.client.batches.list)
+    call.start()
+    wait_until(lambda: driver.control("GET", f"hold/{hold['id']}")["waiting"] == 1)
+    driver.client.batches.list()
+    driver.control("DELETE", f"hold/{hold['id']}")
+    call.join(20)
+    assert not call.is_alive()
 
 
 @pytest.mark.parametrize(

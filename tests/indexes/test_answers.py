@@ -11,8 +11,9 @@ import pytest
 
 from include.errors import IndexMismatch
 from include.indexes import readback
-from include.indexes.answers import Answers, comparable
+from include.indexes.answers import NEVER, Answers
 from include.requests import results
+from include.requests.lookup import Lookup, names_of_keys
 from include.storage import Storage
 
 SPACE = "e" * 32
@@ -32,16 +33,20 @@ def land(storage: Storage, name: str, keys: list[bytes], value: float, day: int,
             writer.write(b"".join(part), vectors, zeros, zeros, ["model"] * len(part))
 
 
+def looked_up(keys: list[bytes]) -> Lookup:
+    return Lookup(names_of_keys(pa.array(keys, pa.binary(16))))
+
+
 def asked(storage: Storage, keys: list[bytes], most: int = 7) -> dict[int, tuple[float, float]]:
     """Each answered row's vector."""
-    answers = Answers(storage, SPACE, 2, comparable(pa.array(keys, pa.binary(16))))
+    answers = Answers(storage, SPACE, 2, looked_up(keys))
     found: dict[int, tuple[float, float]] = {}
     for rows, vectors in answers.stream(np.ones(len(keys), bool), most):
         assert len(rows) == len(vectors) <= most
         for row, vector in zip(rows.tolist(), readback.matrix(vectors).tolist(), strict=True):
             assert row not in found
             found[row] = (vector[0], vector[1])
-    assert np.flatnonzero(answers.answered()).tolist() == sorted(found)
+    assert np.flatnonzero(answers.landed() != NEVER).tolist() == sorted(found)
     return found
 
 
@@ -67,7 +72,7 @@ def test_of_several_answers_the_newest_counts_in_whatever_file_it_is(storage: St
 
 def test_only_wanted_rows_come(storage: Storage) -> None:
     land(storage, "a", KEYS, 1, day=1)
-    answers = Answers(storage, SPACE, 2, comparable(pa.array(KEYS, pa.binary(16))))
+    answers = Answers(storage, SPACE, 2, looked_up(KEYS))
     wanted = np.arange(len(KEYS)) % 3 == 0
     rows = np.concatenate([numbers for numbers, _ in answers.stream(wanted, 100)])
     assert sorted(rows.tolist()) == np.flatnonzero(wanted).tolist()
@@ -82,4 +87,4 @@ def test_no_rows_and_no_results_are_no_error(storage: Storage) -> None:
 def test_results_of_another_width_are_refused(storage: Storage) -> None:
     land(storage, "a", KEYS, 1, day=1)
     with pytest.raises(IndexMismatch):
-        Answers(storage, SPACE, 3, comparable(pa.array(KEYS, pa.binary(16))))
+        Answers(storage, SPACE, 3, looked_up(KEYS))

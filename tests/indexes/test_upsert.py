@@ -6,10 +6,14 @@ import json
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+import lancedb
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from include.contracts import IndexSpec
@@ -17,6 +21,8 @@ from include.errors import IndexMismatch, StorageError
 from include.indexes import versions
 from tests.conftest import ROOT
 from tests.indexes.world import DIMENSIONS, VERSION, Document, World, chunk_id, vector_of
+
+TITLED = Document("a", ["one", "two"], title="new")
 
 
 class TestRows:
@@ -45,7 +51,7 @@ class TestRows:
         world.land(["one", "two"])
         first = world.upsert(run)
         before = world.rows()
-        assert world.upsert(run) == first
+        assert world.upsert(run) == replace(first, kept=2)
         assert world.rows() == before
 
     def test_take_the_newest_landed_of_several_answers(self, world: World) -> None:
@@ -65,10 +71,72 @@ class TestRows:
         world.land(["one", "two"])
         world.upsert(run)
         row = world.store.fetch(VERSION, [chunk_id("a", "one")])
-        world.store.upsert(VERSION, row.to_batches()[0], new=True)
+        world.store.upsert(VERSION, row.to_batches(), holds="nothing")
         assert world.store.count(VERSION) == 3
         world.upsert(run)
         assert world.held() == {"a": {"one", "two"}}
+
+
+class TestRowsThatTheIndexHoldsAlready:
+    """Nights over millions of unchanged rows don't write them again; whatever differs is written."""
+
+    def first(self, world: World) -> None:
+        world.land(["one", "two"], at=datetime(2026, 1, 2, tzinfo=UTC))
+        world.upsert(world.prepare("first", [Document("a", ["one", "two"])]))
+
+    def writes(self, world: World, tmp_path: Path) -> int:
+        """How often the index was written to."""
+        return int(lancedb.connect(f"{tmp_path}/lancedb").open_table(VERSION).version)
+
+    def test_are_not_written_again(self, world: World, tmp_path: Path) -> None:
+        self.first(world)
+        before = self.writes(world, tmp_path)
+        report = world.upsert(world.prepare("second", [Document("a", ["one", "two"])]))
+        assert (report.upserted, report.kept) == (2, 2)
+        assert self.writes(world, tmp_path) == before
+
+    def test_are_written_where_they_are_gone(self, world: World) -> None:
+        self.first(world)
+        before = world.rows()
+        world.store.delete(VERSION, [chunk_id("a", "two")])
+        assert world.upsert(world.run("first")).kept == 1
+        assert world.rows() == before
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            # The run between them died before its upsert: to the third one the document is unchanged.
+            pytest.param(lambda world: world.prepare("second", [TITLED]), id="metadata of a run that died"),
+            pytest.param(
+                lambda world: world.land(["one"], again=1, at=datetime(2026, 1, 3, tzinfo=UTC)),
+                id="a newer answer",
+            ),
+        ],
+    )
+    def test_are_written_where_they_are_to_be_otherwise(
+        self, world: World, change: Callable[[World], object]
+    ) -> None:
+        self.first(world)
+        change(world)
+        world.upsert(world.prepare("third", [TITLED]))
+        world.build("docs__2")
+        world.upsert(world.run("third"), "docs__2")
+        assert world.rows() == world.rows("docs__2")
+
+    def test_are_written_where_only_their_text_is_another(self, world: World) -> None:
+        self.first(world)
+        run = world.run("first")
+        for path in world.storage.list(f"{run.uri}/rows", ".parquet"):
+            if "range" in path:
+                with world.storage.parquet_file(path) as file:
+                    table = file.read()
+                hidden = pa.array(
+                    [text.as_py().replace("one", "<name>") for text in table["text"]], pa.string()
+                )
+                place = table.schema.get_field_index("text")
+                world.storage.write_parquet(path, table.set_column(place, table.schema.field(place), hidden))
+        assert world.upsert(run).kept == 1
+        assert world.held() == {"a": {"<name>", "two"}}
 
 
 class TestTheNewestTruth:

@@ -6,7 +6,7 @@ import sys
 
 from include.ledger.connect import connect
 from include.storage import Storage
-from include.stores.registry import open_store
+from include.stores.lancedb import LanceStore
 from tests.indexes.world import World
 
 
@@ -14,7 +14,9 @@ def main(ledger_url: str, root: str, store_url: str, run: str, batch_rows: int) 
     """Upsert all ranges of a run in batches of that many rows."""
     storage = Storage(root)
     with connect(ledger_url) as connection:
-        world = World(connection, storage, open_store("lancedb", store_url))
+        store = LanceStore(store_url)
+        store.commit_bytes = 1  # each batch is there as soon as it was written
+        world = World(connection, storage, store)
         rows = storage.list(f"{world.run(run).uri}/rows", ".parquet")
         world.ranges = sum("range-" in path for path in rows)
         world.upsert(world.run(run), batch_rows=batch_rows)

@@ -34,6 +34,7 @@ def test_settings_and_connections_of_the_caller_stay_outside(tmp_path: Path) -> 
     outside = {
         "AIRFLOW__CORE__LOAD_EXAMPLES": "True",
         "AIRFLOW_CONN_OPENAI_DEFAULT": "the real one",
+        "AIRFLOW_CONN_ANTHROPIC_DEFAULT": "the real one",
         "AIRFLOW_HOME": "/elsewhere",
         "OPENAI_API_KEY": "real",
         "HOME": "/home/somebody",
@@ -41,6 +42,7 @@ def test_settings_and_connections_of_the_caller_stay_outside(tmp_path: Path) -> 
     built = environment(tmp_path, outside)
     assert built["AIRFLOW__CORE__LOAD_EXAMPLES"] == "False"
     assert built["AIRFLOW_CONN_OPENAI_DEFAULT"] == emulator_connection(PORTS.emulator_url)
+    assert built["AIRFLOW_CONN_ANTHROPIC_DEFAULT"] == emulator_connection(PORTS.emulator_url, "anthropic")
     assert "OPENAI_API_KEY" not in built
     assert built["HOME"] == "/home/somebody"
 

@@ -61,6 +61,7 @@ def batch(
             pa.array([f"text of {number}" for number in numbers], pa.string()),
             pa.array([json.dumps(metadata(number)) for number in numbers], pa.string()),
             pa.FixedSizeListArray.from_arrays(pa.array(values.ravel()), dimensions),
+            pa.array([number + seed for number in numbers], pa.int64()),
         ],
         schema=row_schema(dimensions),
     )

@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
-from include.contracts import ROW_COLUMNS, IndexSpec, Metric, VectorStore
-from include.errors import BatchInferenceError, ConfigError, IndexMismatch, IndexMissing
+from include.contracts import ROW_COLUMNS, Holds, IndexSpec, Metric, VectorStore
+from include.errors import BatchInferenceError, ConfigError, IndexMismatch, IndexMissing, StorageError
 from include.stores.capabilities import DENIED, Capability
 from tests.conftest import ROOT
 from tests.stores.contract import DIMENSIONS, STORES, batch, chunk_id, needs, vectors
@@ -54,7 +54,7 @@ class TestIndex:
     def test_is_made_once_and_found_again_by_another_client(
         self, store: VectorStore, open_again: Callable[[], VectorStore]
     ) -> None:
-        store.upsert(INDEX, batch(range(3)))
+        store.upsert(INDEX, [batch(range(3))])
         other = open_again()
         other.ensure(IndexSpec(INDEX, DIMENSIONS))
         assert other.exists(INDEX) and other.count(INDEX) == 3
@@ -71,12 +71,12 @@ class TestIndex:
     def test_that_is_not_there_is_a_clear_error_in_every_call(self, store: VectorStore) -> None:
         assert not store.exists("nothing")
         calls: list[Callable[[], object]] = [
-            lambda: store.upsert("nothing", batch([1])),
-            lambda: store.set_metadata("nothing", batch([1]).select(["chunk_id", "metadata"])),
+            lambda: store.upsert("nothing", [batch([1])]),
+            lambda: store.set_metadata("nothing", batch([1]).select(["chunk_id", "metadata", "stamp"])),
             lambda: store.delete("nothing", [chunk_id(1)]),
             lambda: store.fetch("nothing", [chunk_id(1)]),
             lambda: list(store.ids("nothing")),
-            lambda: store.ids_of("nothing", pa.array(["doc-0"])),
+            lambda: list(store.ids_of("nothing", pa.array(["doc-0"]))),
             lambda: store.count("nothing"),
             lambda: store.search("nothing", vectors(1)[0], 1),
         ]
@@ -85,7 +85,7 @@ class TestIndex:
                 call()
 
     def test_can_be_dropped_twice_and_made_anew(self, store: VectorStore) -> None:
-        store.upsert(INDEX, batch(range(3)))
+        store.upsert(INDEX, [batch(range(3))])
         store.drop(INDEX)
         store.drop(INDEX)
         assert not store.exists(INDEX)
@@ -98,7 +98,7 @@ class TestIndex:
         open_again().drop(INDEX)
         assert not store.exists(INDEX)
         store.ensure(IndexSpec(INDEX, DIMENSIONS))
-        store.upsert(INDEX, batch([1]))
+        store.upsert(INDEX, [batch([1])])
         assert store.count(INDEX) == 1
 
 
@@ -106,7 +106,7 @@ class TestUpsert:
     @needs(Capability.EXACT_VECTORS)
     def test_gives_back_what_it_was_given(self, store: VectorStore) -> None:
         given = batch(range(5))
-        store.upsert(INDEX, given)
+        store.upsert(INDEX, [given])
         found = store.fetch(INDEX, [chunk_id(number) for number in (*range(5), 99)])
         assert found.schema.names == list(ROW_COLUMNS)
         by_id = {row["chunk_id"]: row for row in found.to_pylist()}
@@ -117,18 +117,40 @@ class TestUpsert:
         assert len(by_id) == 5
 
     def test_of_the_same_rows_changes_nothing_and_of_new_ones_overwrites(self, store: VectorStore) -> None:
-        store.upsert(INDEX, batch(range(10), seed=1))
-        store.upsert(INDEX, batch(range(10), seed=1))
-        store.upsert(INDEX, batch(range(5, 15), seed=2, metadata=lambda number: {"again": True}))
+        store.upsert(INDEX, [batch(range(10), seed=1)])
+        store.upsert(INDEX, [batch(range(10), seed=1)])
+        store.upsert(INDEX, [batch(range(5, 15), seed=2, metadata=lambda number: {"again": True})])
         assert all_ids(store) == sorted(chunk_id(number) for number in range(15))
         row = store.fetch(INDEX, [chunk_id(7)]).to_pylist()[0]
         assert json.loads(row["metadata"]) == {"again": True}
         assert np.allclose(row["vector"], vectors(10, seed=2)[2])
 
-    def test_takes_rows_known_to_be_new(self, store: VectorStore) -> None:
-        store.upsert(INDEX, batch(range(10)), new=True)
-        store.upsert(INDEX, batch(range(10)))
+    def test_takes_rows_that_the_caller_knows_to_be_new_or_to_replace_others(
+        self, store: VectorStore
+    ) -> None:
+        store.upsert(INDEX, [batch(range(5)), batch(range(5, 10))], holds="nothing")
+        store.upsert(INDEX, [batch(range(10))])
+        store.upsert(INDEX, [batch([7, 2], seed=3), batch([3], seed=3)], holds="others")
         assert all_ids(store) == sorted(chunk_id(number) for number in range(10))
+        found = {row["chunk_id"]: row for row in store.fetch(INDEX, all_ids(store)).to_pylist()}
+        stamps = {number: found[chunk_id(number)]["stamp"] for number in range(10)}
+        assert stamps == {number: number + (3 if number in (7, 2, 3) else 0) for number in range(10)}
+        assert np.allclose(found[chunk_id(2)]["vector"], vectors(2, seed=3)[1])
+
+    def test_of_nothing_changes_nothing(self, store: VectorStore) -> None:
+        store.upsert(INDEX, [])
+        store.upsert(INDEX, [batch([1]), batch([2]).slice(0, 0)], holds="nothing")
+        assert all_ids(store) == [chunk_id(1)]
+
+    @pytest.mark.parametrize("holds", ["anything", "nothing", "others"])
+    def test_raises_what_its_rows_raise(self, store: VectorStore, holds: Holds) -> None:
+        def rows() -> Iterator[pa.RecordBatch]:
+            yield batch(range(3))
+            raise StorageError("the results are gone")
+
+        with pytest.raises(StorageError, match="the results are gone"):
+            store.upsert(INDEX, rows(), holds=holds)
+        assert store.count(INDEX) == 0
 
     def test_keeps_metadata_of_every_json_type(self, store: VectorStore) -> None:
         metadata: dict[str, object] = {
@@ -141,23 +163,24 @@ class TestUpsert:
             "heading": ["a", {"b": []}],
             "dotted.name": "x",
         }
-        store.upsert(INDEX, batch([1], metadata=lambda _: metadata))
+        store.upsert(INDEX, [batch([1], metadata=lambda _: metadata)])
         assert json.loads(store.fetch(INDEX, [chunk_id(1)])["metadata"][0].as_py()) == metadata
 
     @needs(Capability.BIG_INTEGERS)
     def test_keeps_integers_beyond_64_bits(self, store: VectorStore) -> None:
-        store.upsert(INDEX, batch([1], metadata=lambda _: {"big": 10**30}))
+        store.upsert(INDEX, [batch([1], metadata=lambda _: {"big": 10**30})])
         assert json.loads(store.fetch(INDEX, [chunk_id(1)])["metadata"][0].as_py()) == {"big": 10**30}
 
-    def test_sets_metadata_alone_and_only_of_chunks_that_are_there(self, store: VectorStore) -> None:
-        store.upsert(INDEX, batch(range(3)))
+    def test_sets_metadata_and_its_stamp_alone_and_only_of_chunks_that_are_there(
+        self, store: VectorStore
+    ) -> None:
+        store.upsert(INDEX, [batch(range(3))])
         before = store.fetch(INDEX, [chunk_id(1)]).to_pylist()[0]
-        changed = batch([1, 99], metadata=lambda number: {"title": "new"}).select(["chunk_id", "metadata"])
-        store.set_metadata(INDEX, changed)
+        changed = batch([1, 99], seed=7, metadata=lambda number: {"title": "new"})
+        store.set_metadata(INDEX, changed.select(["chunk_id", "metadata", "stamp"]))
         after = store.fetch(INDEX, [chunk_id(1)]).to_pylist()[0]
-        assert json.loads(after.pop("metadata")) == {"title": "new"}
-        before.pop("metadata")
-        assert after == before
+        assert json.loads(after["metadata"]) == {"title": "new"}
+        assert after == {**before, "metadata": after["metadata"], "stamp": 1 + 7}
         assert store.count(INDEX) == 3
 
     @needs(Capability.PARALLEL_WRITERS)
@@ -179,22 +202,22 @@ class TestUpsert:
 
     def test_survives_compaction(self, store: VectorStore) -> None:
         for start in range(0, 50, 5):
-            store.upsert(INDEX, batch(range(start, start + 5)))
+            store.upsert(INDEX, [batch(range(start, start + 5))])
         store.delete(INDEX, [chunk_id(3)])
         store.compact(INDEX)
-        store.upsert(INDEX, batch(range(10)))
+        store.upsert(INDEX, [batch(range(10))])
         assert all_ids(store) == sorted(chunk_id(number) for number in range(50))
 
 
 class TestDelete:
     def test_takes_away_what_is_named_and_nothing_else(self, store: VectorStore) -> None:
-        store.upsert(INDEX, batch(range(10)))
+        store.upsert(INDEX, [batch(range(10))])
         store.delete(INDEX, [chunk_id(number) for number in (1, 2, 99)])
         store.delete(INDEX, [])
         assert all_ids(store) == sorted(chunk_id(number) for number in (0, *range(3, 10)))
 
     def test_of_more_ids_than_one_call_of_the_store_takes(self, store: VectorStore) -> None:
-        store.upsert(INDEX, batch(range(12_000)))
+        store.upsert(INDEX, [batch(range(12_000))])
         store.delete(INDEX, [chunk_id(number) for number in range(11_000)])
         assert store.count(INDEX) == 1_000
         assert store.fetch(INDEX, [chunk_id(number) for number in range(12_000)]).num_rows == 1_000
@@ -202,13 +225,14 @@ class TestDelete:
 
 class TestIds:
     def test_are_found_by_document_however_many_there_are(self, store: VectorStore) -> None:
-        store.upsert(INDEX, batch(range(9000), document=lambda number: f"it's {number // 3}"))
+        store.upsert(INDEX, [batch(range(9000), document=lambda number: f"it's {number // 3}")])
         for count in (0, 1, 2999):
             documents = pa.array([f"it's {number}" for number in range(count)], pa.string())
-            found = store.ids_of(INDEX, documents)
-            assert found.column_names == ["chunk_id", "document_id"]
-            assert set(found["chunk_id"].to_pylist()) == {chunk_id(number) for number in range(count * 3)}
-            assert found.num_rows == count * 3
+            found = [row for part in store.ids_of(INDEX, documents) for row in part.to_pylist()]
+            assert sorted(found, key=lambda row: row["stamp"]) == [
+                {"chunk_id": chunk_id(number), "document_id": f"it's {number // 3}", "stamp": number}
+                for number in range(count * 3)
+            ]
         assert sum(table.num_rows for table in store.ids(INDEX)) == store.count(INDEX) == 9000
 
 
@@ -219,7 +243,7 @@ class TestSearch:
         values, question = vectors(500, seed=3), vectors(1, seed=4)[0]
         name = f"by_{metric.value}"
         store.ensure(IndexSpec(name, DIMENSIONS, metric))
-        store.upsert(name, batch(range(500), values=values))
+        store.upsert(name, [batch(range(500), values=values)])
         dots = values @ question
         scores = {
             Metric.DOT: dots,
@@ -253,21 +277,21 @@ class TestSearch:
     ) -> None:
         kinds = ['it\'s "a"', "1", 1, 1.0, True, 0.5, 2**60 + 1]
         store.upsert(
-            INDEX, batch(range(7), metadata=lambda number: {"kind": kinds[number], "dotted.kind": "x"})
+            INDEX, [batch(range(7), metadata=lambda number: {"kind": kinds[number], "dotted.kind": "x"})]
         )
         hits = store.search(INDEX, vectors(1)[0], 10, wanted)  # type: ignore[arg-type]
         assert {hit.chunk_id for hit in hits} == {chunk_id(number) for number in numbers}
 
     @needs(Capability.EXACT_SEARCH)
     def test_with_a_filter_still_gives_k_hits(self, store: VectorStore) -> None:
-        store.upsert(INDEX, batch(range(2000), metadata=lambda number: {"rare": number % 100 == 7}))
+        store.upsert(INDEX, [batch(range(2000), metadata=lambda number: {"rare": number % 100 == 7})])
         assert len(store.search(INDEX, vectors(1)[0], 20, {"rare": True})) == 20
 
     @pytest.mark.parametrize(("vector", "filter"), [(vectors(1, 9)[0], None), (vectors(1)[0], {"a": ["b"]})])
     def test_refuses_what_it_cannot_answer(
         self, store: VectorStore, vector: np.ndarray, filter: dict[str, object] | None
     ) -> None:
-        store.upsert(INDEX, batch([1]))
+        store.upsert(INDEX, [batch([1])])
         with pytest.raises(BatchInferenceError) as refused:
             store.search(INDEX, vector, 1, filter)  # type: ignore[arg-type]
         assert isinstance(refused.value, IndexMismatch | ConfigError)

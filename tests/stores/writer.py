@@ -16,9 +16,9 @@ def main(kind: str, folder: str, index: str, number: int, ready: Path, go: Path)
     while not go.exists():
         pass
     for start in range(0, 300, 30):
-        store.upsert(index, batch(range(start, start + 30)))
+        store.upsert(index, [batch(range(start, start + 30))])
         own = (number + 1) * 1000 + start
-        store.upsert(index, batch(range(own, own + 30)), new=True)
+        store.upsert(index, [batch(range(own, own + 30))], holds="nothing")
 
 
 if __name__ == "__main__":
