@@ -389,6 +389,24 @@ class TestFind:
         assert not isinstance(caught.value, ProviderUndecided)
 
 
+class TestListing:
+    def test_every_batch_and_file_is_listed_with_what_it_bears_of_ours(self, bench: Bench) -> None:
+        sent = [bench.prepare([f"text {number}"]) for number in range(101)]
+        batches = [bench.create(each).batch_id for each in sent]
+        listed = list(bench.provider.list_batches())
+        assert [each.status.batch_id for each in listed] == batches[::-1], "newest first, over all pages"
+        files = list(bench.provider.list_files())
+        if bench.provider.uploads:
+            ours = [each.submission for each in sent]
+            assert [(each.deployment, each.submission, each.file_id) for each in reversed(listed)] == [
+                (own.deployment, own.id, own.file_id) for own in ours
+            ]
+            names = {(file.id, file.deployment, file.submission) for file in files}
+            assert names == {(own.file_id, own.deployment, own.id) for own in ours}
+        else:
+            assert files == []
+
+
 class TestWatching:
     @pytest.mark.parametrize("count", [3, 30])
     def test_many_are_asked_for_at_once_and_a_missing_one_is_not_found(

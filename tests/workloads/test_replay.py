@@ -98,6 +98,11 @@ class TestWhatIsAnswered:
         (asked,) = {row["produced_by"] for row in rows}
         assert asked.hex() in buried.charges() and asked not in originals
 
+    def test_needs_no_body(self, buried: World) -> None:
+        buried.services.storage.delete("dead_letters")
+        assert buried.replay().chunks_indexed == 2
+        assert buried.letters("open") == []
+
     def test_goes_to_every_document_that_holds_the_text_now(self, buried: World) -> None:
         buried.write(
             {"a": "good text of a", "b": "bad text of b", "c": "bad text of c", "d": "bad text of b"}
