@@ -16,6 +16,7 @@ _LONGEST_ANSWER = {
     "/v1/chat/completions": ("max_tokens", "max_completion_tokens"),
     "/v1/responses": ("max_output_tokens",),
     "/v1/completions": ("max_tokens",),
+    "/v1/messages": ("max_tokens",),
 }
 """The parameters of each endpoint that bound an answer's length, the present one last."""
 

@@ -6,7 +6,7 @@ import pytest
 
 from include.batches import runs
 from include.batches.cancel import cancel_run
-from include.batches.dead_letters import Which, choose, discard
+from include.batches.dead_letters import Which, choose, discard, take
 from include.contracts import OutcomeClass, RunRef
 from include.errors import ConfigError, ReconcileError
 from include.requests import results
@@ -149,6 +149,7 @@ class TestWhatIsNot:
             with buried.services.ledger() as ledger:
                 provider = buried.services.endpoint("openai", "openai_default").provider
                 cancel_run(ledger, buried.services.storage, provider, ref.run)
+            assert {letter.state for letter in buried.letters()} == {"open"}, "before any task of it ends"
         else:
             with pytest.raises(ReconcileError):
                 steps.reconcile(buried.services, ref)
@@ -221,6 +222,16 @@ class TestWhichLetters:
             buried.end(ref, ranges)
         assert {letter.state for letter in buried.letters()} == {"resolved"}
         assert set(buried.charges().values()) == {1}
+
+    def test_two_replays_at_the_same_moment_share_none_and_do_not_wait(self, buried: World) -> None:
+        (space,) = {letter.space for letter in buried.letters()}
+        one, two = (RunRef(name, "initial_ingest", "letters", "") for name in ("one", "two"))
+        with buried.services.ledger() as first, buried.services.ledger() as second:
+            second.execute("set statement_timeout = '5s'")
+            with first.transaction():
+                (taken,) = take(first, one, space, Which(limit=1))
+                others = take(second, two, space, Which())
+        assert len(others) == 1 and taken not in others
 
     def test_an_ingest_meanwhile_leaves_them_to_the_replay(self, buried: World) -> None:
         ref, ranges = buried.begin(replay=Replay(change=Change(max_input_tokens=2)))
