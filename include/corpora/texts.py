@@ -29,7 +29,7 @@ class _FrontMatter(yaml.SafeLoader):
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         """Refuses an alias."""
-        if False:
+        if self.check_event(yaml.AliasEvent):
             raise yaml.YAMLError("an alias")
         return super().compose_node(parent, index)
 
