@@ -16,6 +16,7 @@ _LONGEST_ANSWER = {
     "/v1/chat/completions": ("max_tokens", "max_completion_tokens"),
     "/v1/responses": ("max_output_tokens",),
     "/v1/completions": ("max_tokens",),
+    "/v1/messages": ("max_tokens",),
 }
 """The parameters of each endpoint that bound an answer's length, the present one last."""
 
@@ -51,6 +52,14 @@ class Change:
             name = next((name for name in names if name in params), names[-1])
             params = {**params, name: self.max_tokens}
         return replace(space, model=self.model or space.model, params=params)
+
+    def refuse_shortening(self) -> None:
+        """Raise ConfigError where texts are to be shortened, for questions that are made of more."""
+        if self.max_input_tokens is not None:
+            raise ConfigError(
+                f"max_input_tokens is {self.max_input_tokens}, and what an extraction asks can't be cut: "
+                "leave it out; extraction.window_tokens in the corpus's YAML makes smaller windows"
+            )
 
     def text(self, text: str) -> str:
         """The input to ask for in place of this one."""

@@ -49,6 +49,7 @@ def request(workload: str, context: Any) -> Request:
 def _replay(params: Any) -> Replay:
     """Which dead letters are asked again, and how."""
     return Replay(
+        workload=params.get("workload") or Replay.workload,
         which=Which(
             state=params.get("state") or "open",
             cls=OutcomeClass(params["class"]) if params.get("class") else None,
