@@ -36,6 +36,9 @@ _FIELDS: list[pa.Field[Any]] = [
 SCHEMA = pa.schema(_FIELDS)
 
 _BATCH = 5_000
+_NO_IDS: pa.Array[Any] = pa.array([], pa.string())
+_NO_STAMP = 0
+"""No row's stamp: what an ingest wrote is told apart by it, so the next one writes the row once more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +113,14 @@ class Extracted:
         """Whether this very entry is there."""
         known = self._entries.get((entry.document_id, entry.chunk_id))
         return known == (entry.content_hash, entry.fields)
+
+    def over(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """The same rows of a run, with what was extracted in their metadata."""
+        if not self._entries:
+            return rows
+        columns = list(rows.columns)
+        columns[rows.schema.get_field_index("metadata")] = self.merge(rows)[0]
+        return pa.RecordBatch.from_arrays(columns, schema=rows.schema)
 
     def merge(self, rows: Any) -> tuple[pa.Array[Any], int]:
         """The rows' metadata with what was extracted, and of how many rows there was something.
@@ -192,12 +203,15 @@ def _apply(
     batch: pa.RecordBatch,
     extracted: Extracted,
 ) -> int:
-    held = store.ids_of(version, batch.column("document_id").unique())["chunk_id"].combine_chunks()
+    parts = list(store.ids_of(version, batch.column("document_id").unique()))
+    held = pa.concat_arrays([chunk for part in parts for chunk in part["chunk_id"].chunks] or [_NO_IDS])
     there = pc.is_in(batch.column("chunk_id"), held)
     current = pa.array(truth.judge(connection, corpus, batch).current)
     rows = batch.filter(pc.and_(there, current))
     metadata, touched = extracted.merge(rows)
     if touched:
-        columns = [rows.column("chunk_id"), metadata]
-        store.set_metadata(version, pa.RecordBatch.from_arrays(columns, names=["chunk_id", "metadata"]))
+        stamps = pa.repeat(pa.scalar(_NO_STAMP, pa.int64()), len(metadata))
+        columns = [rows.column("chunk_id"), metadata, stamps]
+        names = ["chunk_id", "metadata", "stamp"]
+        store.set_metadata(version, pa.RecordBatch.from_arrays(columns, names=names))
     return touched

@@ -12,6 +12,7 @@ from include.corpora import tokens
 from include.errors import ConfigError
 
 EMBEDDINGS = "/v1/embeddings"
+INGEST = "initial_ingest"
 _LONGEST_ANSWER = {
     "/v1/chat/completions": ("max_tokens", "max_completion_tokens"),
     "/v1/responses": ("max_output_tokens",),
@@ -79,7 +80,7 @@ class Replay:
 
     which: Which = field(default_factory=Which)
     change: Change = field(default_factory=Change)
-    workload: str = "initial_ingest"
+    workload: str = INGEST
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Replay:

@@ -7,6 +7,7 @@ from airflow.sdk import Param
 from include.contracts import OutcomeClass
 from include.corpora.config import CorpusConfig
 from include.workloads.plan import EXTRACTION
+from include.workloads.replay import INGEST
 
 REPLAY = "dead_letter_replay"
 
@@ -49,7 +50,7 @@ def _documents() -> dict[str, Param]:
 def _letters(config: CorpusConfig) -> dict[str, Param]:
     """Which dead letters a replay takes, and what it changes."""
     classes = [cls.value for cls in OutcomeClass if cls is not OutcomeClass.SUCCEEDED]
-    workloads = ["initial_ingest", *([EXTRACTION] if config.extraction else [])]
+    workloads = [INGEST, *([EXTRACTION] if config.extraction else [])]
     return {
         "workload": Param(
             workloads[0], enum=workloads, title="Workload", description="Whose letters: one at a time."

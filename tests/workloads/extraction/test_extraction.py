@@ -18,19 +18,34 @@ corpus: letters
 source: {kind: jsonl, url: "{storage_root}/sources/*.jsonl", metadata: [shelf]}
 chunking: {tokens: 60, overlap: 8}
 embedding: {model: text-embedding-3-small, dimensions: 32}
-extraction: {provider: openai, model: gpt-5-mini, max_tokens: 400}
+extraction: {provider: PROVIDER, model: MODEL, max_tokens: 400}
 """
+MODELS = {"openai": "gpt-5-mini", "anthropic": "claude-haiku-4-5"}
+WORDS = ("amber", "birch", "cedar", "dusk", "ember", "fir", "gorse", "heather", "iris", "juniper")
 TEXTS = {
     "a": "The lighthouse of Alexandria guided ships. It stood for centuries.",
     "b": "Otters sleep in rafts. They hold hands.",
-    "c": " ".join(f"Sentence {n} tells of Station {n} and its keepers." for n in range(60)),
+    "c": " ".join(f"The {WORDS[n // 6]} station {n} burns {WORDS[n // 6]} oil." for n in range(60)),
 }
 
 
+@pytest.fixture(params=list(MODELS))
+def provider(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
 @pytest.fixture
-def shelf(world: World) -> World:
+def yaml(provider: str) -> str:
+    """The corpus's YAML: only one line of it names the provider."""
+    return YAML.replace("PROVIDER", provider).replace("MODEL", MODELS[provider])
+
+
+@pytest.fixture
+def shelf(world: World, yaml: str, monkeypatch: pytest.MonkeyPatch) -> World:
     """A corpus that is ingested and live, with an extraction in its YAML."""
-    world.configure(YAML)
+    connection = {"host": world.emulator.anthropic_url, "password": "k", "extra": {"service": "emulator"}}
+    monkeypatch.setenv("AIRFLOW_CONN_ANTHROPIC_DEFAULT", json.dumps(connection))
+    world.configure(yaml)
     world.put("all", *({"id": name, "text": text, "shelf": name} for name, text in TEXTS.items()))
     world.run()
     return world
@@ -82,15 +97,19 @@ def test_an_ingest_keeps_what_was_extracted_until_the_text_changes(shelf: World)
     assert "urchins" in json.dumps(metadata(shelf)["b"][0]["keywords"])
 
 
-def answers(text: str, finish: str = "stop") -> dict[str, Any]:
-    """A fault: the line's answer says this."""
+def answers(provider: str, text: str, *, cut: bool = False) -> dict[str, Any]:
+    """Fields of an answer that says this, or was cut off at its token limit."""
+    if provider == "anthropic":
+        content = [{"type": "text", "text": text}]
+        return {"content": content, "stop_reason": "max_tokens" if cut else "end_turn"}
     message = {"role": "assistant", "content": text}
-    return {"choices": [{"index": 0, "finish_reason": finish, "message": message}]}
+    return {"choices": [{"index": 0, "finish_reason": "length" if cut else "stop", "message": message}]}
 
 
-def test_a_bad_answer_is_asked_once_more_and_told_what_is_wrong(shelf: World) -> None:
+def test_a_bad_answer_is_asked_once_more_and_told_what_is_wrong(shelf: World, provider: str) -> None:
+    body = answers(provider, "Otters!")
     shelf.emulator.faults(
-        {"on": "line", "do": "line_body", "when": {"match": "Otters", "times": 1}, "body": answers("Otters!")}
+        {"on": "line", "do": "line_body", "when": {"match": "Otters", "times": 1}, "body": body}
     )
     report = extract(shelf)
     assert report.requests_sent == 4
@@ -100,10 +119,9 @@ def test_a_bad_answer_is_asked_once_more_and_told_what_is_wrong(shelf: World) ->
     assert extract(shelf).requests_sent == 0
 
 
-def test_what_stays_bad_is_a_dead_letter_that_a_replay_mends(shelf: World) -> None:
-    shelf.emulator.faults(
-        {"on": "line", "do": "line_body", "when": {"match": "Otters"}, "body": answers("{", "length")}
-    )
+def test_what_stays_bad_is_a_dead_letter_that_a_replay_mends(shelf: World, provider: str) -> None:
+    body = answers(provider, "{", cut=True)
+    shelf.emulator.faults({"on": "line", "do": "line_body", "when": {"match": "Otters"}, "body": body})
     report = extract(shelf)
     assert report.second_attempts == report.dead_letters == 1
     assert "summary" not in metadata(shelf)["b"][0]
@@ -134,26 +152,26 @@ def test_a_dry_run_says_what_it_would_cost(shelf: World) -> None:
     assert counts["dollars"] > 0
 
 
-def test_long_documents_are_read_in_windows(shelf: World) -> None:
-    shelf.configure(YAML.replace("max_tokens: 400", "max_tokens: 400, window_tokens: 300"))
+def test_long_documents_are_read_in_windows(shelf: World, yaml: str) -> None:
+    shelf.configure(yaml.replace("max_tokens: 400", "max_tokens: 400, window_tokens: 300"))
     report = extract(shelf)
     assert report.requests_sent > 3
     keywords = metadata(shelf)["c"][0]["keywords"]
     assert len(keywords) == len(set(keywords)) > 5
 
 
-def test_per_chunk_each_has_fields_of_its_own(shelf: World) -> None:
-    shelf.configure(YAML.replace("max_tokens: 400", "max_tokens: 400, per: chunk"))
+def test_per_chunk_each_has_fields_of_its_own(shelf: World, yaml: str) -> None:
+    shelf.configure(yaml.replace("max_tokens: 400", "max_tokens: 400, per: chunk"))
     extract(shelf)
     chunks = metadata(shelf)["c"]
     assert len({chunk["summary"] for chunk in chunks}) == len(chunks) > 1
 
 
-def test_a_changed_prompt_asks_all_and_a_redacting_hook_is_kept_to(shelf: World) -> None:
+def test_a_changed_prompt_asks_all_anew_and_the_old_one_nothing(shelf: World, yaml: str) -> None:
     assert extract(shelf).requests_sent == 3
-    shelf.configure(YAML.replace("max_tokens: 400", "max_tokens: 400, prompt: Describe it in Latin."))
+    shelf.configure(yaml.replace("max_tokens: 400", "max_tokens: 400, prompt: Describe it in Latin."))
     assert extract(shelf).requests_sent == 3
-    shelf.configure(YAML)
+    shelf.configure(yaml)
     assert extract(shelf).requests_sent == 0
 
 
@@ -161,3 +179,29 @@ def test_a_corpus_without_an_extraction_says_what_to_add(world: World) -> None:
     world.write({"a": "text"})
     with pytest.raises(ConfigError, match="has no `extraction`: add it"):
         world.begin(EXTRACTION)
+
+
+def test_dollars_are_the_provider_s_own_cached_tokens_included(
+    shelf: World, yaml: str, provider: str
+) -> None:
+    rules = " ".join(f"Rule {number}: never speak of number {number}." for number in range(900))
+    shelf.configure(yaml.replace("max_tokens: 400", f"max_tokens: 400, prompt: {json.dumps(rules)}"))
+    before = shelf.emulator.state()["totals"]["batch_dollars"]
+    report = extract(shelf)
+    paid = shelf.emulator.state()["totals"]["batch_dollars"] - before
+    assert report.dollars_spent == pytest.approx(paid, abs=1e-9)
+    with shelf.services.ledger() as ledger:
+        found = ledger.execute("select usage from submissions order by landed_at desc limit 1").fetchall()
+    usage = found[0]["usage"]
+    assert bool(usage["cache_read"]) is (provider == "anthropic")
+
+
+@pytest.mark.parametrize("provider", ["openai"], indirect=True)
+def test_another_provider_is_one_line_of_yaml(shelf: World, yaml: str) -> None:
+    assert extract(shelf).requests_sent == 3
+    other = yaml.replace(
+        "{provider: openai, model: gpt-5-mini", "{provider: anthropic, model: claude-haiku-4-5"
+    )
+    shelf.configure(other)
+    assert extract(shelf).requests_sent == 3
+    assert all(chunk["summary"] for chunks in metadata(shelf).values() for chunk in chunks)
