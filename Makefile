@@ -14,13 +14,14 @@ export PYTHONPATH := $(CURDIR):$(CURDIR)/plugins
 RUNTIME := $(VENV)/.runtime
 DEV := $(VENV)/.dev
 
-.PHONY: help demo up ask test bench lint format lock clean
+.PHONY: help demo up ask test soak bench lint format lock clean
 
 help:
 	@echo "make demo        ingest the bundled corpus through the batch API on a real Airflow, and ask it"
 	@echo "make up          Airflow with its pages and the emulator; Ctrl-C stops all of it"
 	@echo "make ask Q=\"…\"   ask the live index a question; CORPUS=name where it isn't python_docs"
 	@echo "make test        lint and all tests, as CI runs them"
+	@echo "make soak        kill runs at every point, then play random faults for SECONDS=600"
 	@echo "make bench       measure the hot loops against their floors"
 	@echo "make lint        ruff, mypy and import-linter"
 	@echo "make lock        resolve requirements*.in anew"
@@ -40,8 +41,13 @@ ask: export CORPUS := $(or $(value CORPUS),python_docs)
 
 # The tests on a running Airflow come last and alone: it takes both cores.
 test: lint
-	$(BIN)/pytest -m "not integration" --numprocesses 2 --dist loadfile
+	$(BIN)/pytest -m "not integration and not soak" --numprocesses 2 --dist loadfile
 	$(BIN)/pytest -m integration
+
+# Alone and in one process: it is long, not wide.
+SECONDS ?= 600
+soak: $(DEV)
+	SOAK_SECONDS=$(SECONDS) $(BIN)/pytest -m soak -s tests/faults
 
 bench: $(DEV)
 	$(BIN)/python -m tests.benchmarks

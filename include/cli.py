@@ -239,8 +239,7 @@ def cancel(run: Annotated[str, typer.Argument(help="A run, as `runs` names it.")
     with outside.ledger() as connection:
         found = ledger_runs.get(connection, run)
         uri = (found.plan_uri or "").removesuffix("/plan.json")
-        embedding = Plan.load(outside.storage, uri).corpus_config().embedding
-        provider = outside.endpoint(embedding.provider, embedding.connection).provider
+        provider = outside.endpoint(*Plan.load(outside.storage, uri).asks()).provider
         done = cancel_run(connection, outside.storage, provider, run)
     show("Cancelled", ("what", "submissions"), ((name, ids) for name, ids in asdict(done).items() if ids))
 

@@ -4,7 +4,8 @@ BatchInferenceError
 ├── ConfigError             a setting or corpus YAML is wrong; mend it
 ├── TooMuchBadInput         more of a source is unusable than its setting allows; nothing was sent
 ├── StorageError            a file that must be there isn't, or isn't whole
-│   └── PlanMissing         the run has no plan: its `prepare` never finished
+│   ├── PlanMissing         the run has no plan: its `prepare` never finished
+│   └── DiskFull            there is no room for a file; what was written of it doesn't count
 ├── LedgerError             the ledger can't be reached or is of another version
 │   └── ItemsTaken          a shard's items went elsewhere; `pack` divides them anew
 ├── RunCancelled            the run was cancelled; nothing more of it is sent
@@ -26,6 +27,10 @@ BatchInferenceError
 
 from __future__ import annotations
 
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class BatchInferenceError(Exception):
     """The root of all errors of this project."""
@@ -37,6 +42,24 @@ class ConfigError(BatchInferenceError):
 
 class StorageError(BatchInferenceError):
     """A file that must be there isn't, or isn't whole."""
+
+
+class DiskFull(StorageError):
+    """There is no room for a file. Make some, then run the task again: what was written doesn't count."""
+
+
+@contextmanager
+def room_for(what: str) -> Iterator[None]:
+    """Around writing a file: raises DiskFull where the system has no room for it."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise
+        raise DiskFull(
+            f"{what} can't be written: {error.strerror}. What was written of it doesn't count: make room,"
+            " then clear the task"
+        ) from error
 
 
 class PlanMissing(StorageError):

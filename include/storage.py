@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from fsspec.implementations.local import LocalFileSystem
 
-from include.errors import StorageError
+from include.errors import StorageError, room_for
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,15 @@ class Storage:
 
     @contextmanager
     def open_write(self, relative: str) -> Iterator[IO[bytes]]:
-        """Write a file that appears, whole, when the block ends without an error."""
+        """Write a file that appears, whole, when the block ends without an error.
+
+        Raises DiskFull where there is no room for it.
+        """
+        with room_for(self.url(relative)), self._writing(relative) as handle:
+            yield handle
+
+    @contextmanager
+    def _writing(self, relative: str) -> Iterator[IO[bytes]]:
         target = self.path(relative)
         parent = posixpath.dirname(target)
         if self.is_local:

@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import openai
 import pyarrow as pa
@@ -159,11 +159,9 @@ class TestWhatIsListedIsWhole:
 def yaml_fields(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, str]]:
     """Each field that a YAML may have, dotted, with its default as the docs write it."""
     for name, field in model.model_fields.items():
-        if (
-            (inner := field.annotation) is not None
-            and isinstance(inner, type)
-            and issubclass(inner, BaseModel)
-        ):
+        kinds = (field.annotation, *get_args(field.annotation))
+        inner = next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)), None)
+        if inner is not None:
             yield from yaml_fields(inner, f"{prefix}{name}.")
         elif prefix + name != "chunking.splitter":  # set by the code
             yield prefix + name, default_in_words(field.default)

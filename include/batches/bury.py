@@ -48,6 +48,7 @@ def bury(
     run: RunRef,
     rows: Sequence[str],
     asked: str | None = None,
+    only_asked: bool = True,
     given_up: bool = False,
     reuse: Reuse | None = None,
     resources: Resources | None = None,
@@ -55,8 +56,8 @@ def bury(
     """Open the letters of a run whose second attempt is over. Doing it again changes nothing.
 
     `rows` are Parquet files of `RUN_ROW_SCHEMA`, relative to the storage root. `asked` is one of
-    columns (key, asked), where the run asked something else for its rows' keys. `given_up` says that no
-    second attempt follows to what failed in the first.
+    columns (key, asked), where the run asked something else for its rows' keys; `only_asked` that it asked
+    nothing else. `given_up` says that no second attempt follows to what failed in the first.
     """
     reuse = reuse or Reuse()
     # Bodies are grouped by key, texts and all, which needs more room than keys alone.
@@ -69,7 +70,7 @@ def bury(
             sets.table("results", "select ''::blob as key where false")
         resolved = _resolve(connection, sets, run, space.id)
         counts: Counter[str] = Counter()
-        if rows and _failed(connection, storage, sets, run, asked, given_up):
+        if rows and _failed(connection, storage, sets, run, asked, only_asked, given_up):
             sets.files("rows", rows, "key, input, text, document_id, chunk_id")
             _open(connection, storage, sets, run, space.id, counts)
     log.info("Run %s: %d dead letters opened, %d resolved", run.run, counts.total(), resolved)
@@ -95,6 +96,7 @@ def _failed(
     sets: KeySets,
     run: RunRef,
     asked: str | None,
+    only_asked: bool,
     given_up: bool,
 ) -> int:
     """Gather into the table `failed` what no later attempt of this run mends; returns how many."""
@@ -112,9 +114,11 @@ def _failed(
         sets.insert("failed", f"select unhex(key), class, code, message, {round:d} from {view}{last}")
     if asked is not None:
         sets.files("asked", [asked], "key, asked")
+        others = "" if only_asked else " union all select f.* from failed f anti join asked on asked = f.key"
         sets.table(
             "failed",
-            "select a.key, class, code, message, attempts from failed f join asked a on a.asked = f.key",
+            "select a.key, class, code, message, attempts from failed f join asked a on a.asked = f.key"
+            + others,
         )
     return sets.number("select count(*) from failed")
 

@@ -24,13 +24,14 @@ ASKED_AGAIN = frozenset({OutcomeClass.RETRYABLE, OutcomeClass.INVALID})
 @dataclass(frozen=True, slots=True)
 class Failure:
     """One item's failure. `alone` is False where its line asked for other items too, so that the
-    fault may be another's."""
+    fault may be another's. `answer` is what was answered and can't be taken, where there is such."""
 
     key: bytes
     cls: OutcomeClass
     code: str
     message: str
     alone: bool = True
+    answer: str = ""
 
     @property
     def asked_again(self) -> bool:
@@ -56,6 +57,7 @@ def write(storage: Storage, path: str, failures: Iterable[Failure]) -> int:
                         "code": failure.code,
                         "message": failure.message,
                         "alone": failure.alone,
+                        **({"answer": failure.answer} if failure.answer else {}),
                     },
                     option=orjson.OPT_APPEND_NEWLINE,
                 )
@@ -75,4 +77,5 @@ def read(storage: Storage, path: str) -> Iterator[Failure]:
                 record["code"],
                 record["message"],
                 record["alone"],
+                record.get("answer", ""),
             )

@@ -22,6 +22,7 @@ from include.requests.results import ResultsWriter, keys_matrix
 log = logging.getLogger(__name__)
 
 _NAMED = 5
+_ANSWER_CHARACTERS = 8_000
 _UNANSWERED, _FAILED, _SUCCEEDED = 0, 1, 2
 
 Verdict = tuple[OutcomeClass, str, str]
@@ -42,6 +43,7 @@ class Judge:
         self._tokens: list[Any] = keys["tokens"].to_pylist()
         self._state = bytearray(len(ids))
         self._failures: dict[int, Verdict] = {}
+        self._answers: dict[int, str] = {}
         self._writer = writer
         self._block = TextBlock() if dimensions is None else VectorBlock(dimensions)
         self._duplicates = 0
@@ -73,6 +75,7 @@ class Judge:
             self._usage[4] += usage.cache_write_hour
         if not good:
             self._fail(line, (outcome.cls, outcome.code, outcome.message))
+            self._keep_answer(line, outcome)
             return
         first, after = self._first[line], self._first[line + 1]
         values = outcome.values
@@ -118,6 +121,11 @@ class Judge:
         for line in np.flatnonzero(np.frombuffer(self._state, np.uint8) == _UNANSWERED).tolist():
             self._fail(line, verdict)
 
+    def _keep_answer(self, line: int, outcome: Outcome) -> None:
+        """What a text says that can't be taken, for whoever asks again."""
+        if outcome.cls is OutcomeClass.INVALID and outcome.values and isinstance(outcome.values[0], str):
+            self._answers[self._first[line]] = outcome.values[0][:_ANSWER_CHARACTERS]
+
     def _fail(self, line: int, verdict: Verdict) -> None:
         self._state[line] = _FAILED
         for item in range(self._first[line], self._first[line + 1]):
@@ -157,4 +165,5 @@ class Judge:
         lonely = np.repeat(sizes == 1, sizes)
         for item, (cls, code, message) in sorted(self._failures.items()):
             key = self._keys[KEY_BYTES * item : KEY_BYTES * (item + 1)]
-            yield Failure(key, cls, code, message, alone=bool(lonely[item]))
+            answer = self._answers.get(item, "")
+            yield Failure(key, cls, code, message, alone=bool(lonely[item]), answer=answer)

@@ -35,11 +35,13 @@ def pack_retry(
     reuse: Reuse | None = None,
     structured: bool = False,
     replayed: pa.Array[Any] | None = None,
+    only: pa.Array[Any] | None = None,
     resources: Resources | None = None,
 ) -> PackReport:
     """Pack what failed in the first round as the run's second round; see `pack` for the rest.
 
-    Shards of the first round that haven't landed are left out: their items are not failures yet.
+    Shards of the first round that haven't landed are left out: their items are not failures yet. `only`
+    are the keys to ask, where they aren't those that failed.
     """
     return pack(
         connection,
@@ -55,7 +57,7 @@ def pack_retry(
         inputs_per_line=1,
         reuse=reuse,
         structured=structured,
-        only=asked_again(connection, storage, run),
+        only=asked_again(connection, storage, run) if only is None else only,
         replayed=replayed,
         resources=resources,
     )

@@ -56,7 +56,7 @@ class Chunker:
         pieces = self._splitter.chunk_indices(text) if len(text) <= self._window else self._windowed(text)
         headings = Headings(text) if self._markdown else None
         if headings:
-            pieces = self._with_text_below(text, pieces, headings)
+            pieces = _none_within_the_next(self._with_text_below(text, pieces, headings))
         return [
             Chunk(start, start + len(piece), piece, headings.at(start, piece) if headings else ())
             for start, piece in pieces
@@ -109,6 +109,17 @@ class Chunker:
         led = len(pieces[0][1]) > start - heading
         fits = led and max(tokens.count([piece for _, piece in pieces])) <= self._tokens
         return pieces if fits else [(heading, text[heading:start]), (start, text[start:end])]
+
+
+def _none_within_the_next(pieces: Iterable[Piece]) -> Iterator[Piece]:
+    """The pieces, but none that the next one holds too: a heading cut in two begins with an overlap."""
+    last: Piece | None = None
+    for start, piece in pieces:
+        if last is not None and not (start <= last[0] and start + len(piece) >= last[0] + len(last[1])):
+            yield last
+        last = start, piece
+    if last is not None:
+        yield last
 
 
 @lru_cache(maxsize=8)

@@ -15,6 +15,7 @@ import yaml
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from include.contracts import KEY_BYTES, PROJECT_ROOT, Metric, Space
+from include.corpora.extraction_config import ExtractionConfig
 from include.corpora.source_config import DOTTED_PATH, SourceConfig, StrictModel
 from include.errors import ConfigError
 
@@ -101,6 +102,7 @@ class CorpusConfig(StrictModel):
     chunking: ChunkingConfig = ChunkingConfig()
     embedding: EmbeddingConfig
     index: IndexConfig = IndexConfig()
+    extraction: ExtractionConfig | None = None
     presend: str | None = None
     presend_text: bool = False
     budget: BudgetConfig = BudgetConfig()
@@ -214,6 +216,11 @@ def load_corpus(path: str | Path) -> CorpusConfig:
         config = CorpusConfig.model_validate(raw)
     except ValidationError as error:
         raise ConfigError(f"{file}: {_explain(error)}") from None
+    if config.extraction is not None:
+        try:
+            config = config.model_copy(update={"extraction": config.extraction.loaded(file.parent)})
+        except ConfigError as error:
+            raise ConfigError(f"{file}: {error}") from None
     if config.golden_set is None:
         return config
     golden = (file.parent / config.golden_set).resolve()

@@ -140,6 +140,7 @@ class _Preparation:
         self._chunker = Chunker(config.chunking)
         self._sending = sending
         self._tells_changes = config.source.mode == "changes"
+        self._untimed = False
         self._batch: dict[str, Document] = {}
         self._characters = 0
         self._unread: list[tuple[str, str]] = []
@@ -204,12 +205,25 @@ class _Preparation:
     def _document(self, document: Document) -> None:
         self.partitions.setdefault(document.partition, False)
         earlier = self._batch.get(document.id)
-        if earlier is not None and not self._is_newest(document, earlier):
+        self._untimed = self._untimed or document.updated_at is None
+        if earlier is not None and not self._can_choose(document, earlier):
+            self._flush()
+        elif earlier is not None and not self._is_newest(document, earlier):
             return
         self._batch[document.id] = document
         self._characters += len(document.text)
         if len(self._batch) >= _BATCH_DOCUMENTS or self._characters >= _BATCH_CHARACTERS:
             self._flush()
+
+    def _can_choose(self, document: Document, earlier: Document) -> bool:
+        """Whether which of the two is newer can't depend on what the run read of the document before.
+
+        It can where one of them tells no time: a third one may be newer than that, and older than the other.
+        """
+        timed = document.updated_at is not None
+        if timed and not self._untimed:
+            return True
+        return timed == (earlier.updated_at is not None) and document.partition == earlier.partition
 
     def _is_newest(self, document: Document, earlier: Document) -> bool:
         """Of two versions in one batch only the newer goes further; says whether that is `document`."""

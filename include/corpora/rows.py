@@ -51,6 +51,11 @@ def range_path(run: RunRef, number: int) -> str:
     return f"{run.uri}/rows/range-{number:02d}.parquet"
 
 
+def range_number(path: str) -> int:
+    """The number of the range whose rows a file holds, as `range_path` names it."""
+    return int(path.rsplit("-", 1)[1].removesuffix(".parquet"))
+
+
 class _Files:
     """Files that appear together, whole, when the block ends without an error."""
 

@@ -21,8 +21,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from include.contracts import RUN_ROW_SCHEMA
+from include.corpora.rows import range_number
 from include.errors import StorageError
 from include.indexes import truth
+from include.indexes.extracted import Extracted
 from include.indexes.truth import Mask
 from include.ledger.connect import Connection
 from include.requests.lookup import Lookup, Names, Numbers, names_of_keys, names_of_uuids
@@ -106,7 +108,7 @@ def judged(connection: Connection, storage: Storage, corpus: str, paths: Sequenc
         light = _Light()
         schema = pa.schema([RUN_ROW_SCHEMA.field(name) for name in _KEPT])
         with pa.OSFile(file, "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
-            for batch in _batches(storage, paths):
+            for batch in _batches(storage, corpus, paths):
                 light.add(batch, truth.judge(connection, corpus, batch))
                 writer.write_batch(batch.select(_KEPT))
         with open(file, "rb") as source:
@@ -189,7 +191,10 @@ def _hashes(batch: pa.RecordBatch) -> Numbers:
     return np.frombuffer(b"".join(digests), "<i8")
 
 
-def _batches(storage: Storage, paths: Sequence[str]) -> Iterator[pa.RecordBatch]:
+def _batches(storage: Storage, corpus: str, paths: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """The rows of these files, with what was extracted from their documents."""
     for path in paths:
+        extracted = Extracted(storage, corpus, [range_number(path)])
         with storage.parquet_file(path) as file:
-            yield from file.iter_batches(_READ_ROWS, columns=_READ)
+            for batch in file.iter_batches(_READ_ROWS, columns=_READ):
+                yield extracted.over(batch)

@@ -15,7 +15,7 @@ from typing import IO
 
 import orjson
 
-from include.errors import ProviderRefused, ProviderUnavailable
+from include.errors import ProviderRefused, ProviderUnavailable, room_for
 
 log = logging.getLogger(__name__)
 
@@ -32,26 +32,31 @@ def downloaded(what: str, fetch: Fetch, size: int | None) -> Iterator[IO[bytes]]
 
     `size` is the length in bytes that the provider names, None where it names none. Raises
     ProviderUnavailable when no attempt brought a whole file: nothing is read from a short one,
-    since what it lacks would be paid for again.
+    since what it lacks would be paid for again. Raises DiskFull where there is no room for it.
     """
     with tempfile.TemporaryFile(prefix="batch-output-") as file:
-        for attempt in range(1, ATTEMPTS + 1):
+        with room_for(f"{what}: the download to {tempfile.gettempdir()}"):
+            _download(what, fetch, size, file)
             file.seek(0)
-            file.truncate()
-            try:
-                with not_found_is_not_gone():
-                    fetch(file)
-                length = file.tell()
-                if size is None or length >= size:
-                    break
-                raise ProviderUnavailable(f"{what}: {length:,} of {size:,} bytes arrived")
-            except ProviderUnavailable as error:
-                if attempt == ATTEMPTS:
-                    raise
-                log.warning("%s; downloading again (%d of %d)", error, attempt + 1, ATTEMPTS)
-                time.sleep(_BACKOFF_SECONDS * 2 ** (attempt - 1))
-        file.seek(0)
         yield file
+
+
+def _download(what: str, fetch: Fetch, size: int | None, file: IO[bytes]) -> None:
+    for attempt in range(1, ATTEMPTS + 1):
+        file.seek(0)
+        file.truncate()
+        try:
+            with not_found_is_not_gone():
+                fetch(file)
+            length = file.tell()
+            if size is None or length >= size:
+                return
+            raise ProviderUnavailable(f"{what}: {length:,} of {size:,} bytes arrived")
+        except ProviderUnavailable as error:
+            if attempt == ATTEMPTS:
+                raise
+            log.warning("%s; downloading again (%d of %d)", error, attempt + 1, ATTEMPTS)
+            time.sleep(_BACKOFF_SECONDS * 2 ** (attempt - 1))
 
 
 @contextmanager

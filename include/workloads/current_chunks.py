@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from include.contracts import RUN_ROW_SCHEMA
+from include.contracts import RUN_ROW_SCHEMA, RunRef
 from include.corpora.config import CorpusConfig
 from include.corpora.presend import PresendFailed
+from include.corpora.rows import RangeRows, range_of
 from include.indexes import truth
 from include.ledger.connect import Connection
 from include.requests.keys import item_keys
@@ -36,6 +38,16 @@ class CurrentChunks:
     def of_documents(self, documents: pa.Array[Any]) -> Iterator[pa.Table]:
         """All chunks of these documents."""
         yield from self._where(lambda rows: pc.is_in(rows["document_id"], documents))
+
+    def write_documents(self, run: RunRef, documents: set[str], ranges: int) -> int:
+        """Write every chunk of these documents as the run's rows; returns how many."""
+        written = 0
+        with RangeRows(self._storage, run, ranges) as rows:
+            for table in self.of_documents(pa.array(sorted(documents), pa.string())):
+                numbers = [range_of(str(name), ranges) for name in table["document_id"].to_pylist()]
+                rows.write(table, np.array(numbers, np.int32))
+                written += table.num_rows
+        return written
 
     def all_are_stored(self) -> bool:
         """Whether each document's chunks are stored under this corpus's chunking, so that what isn't

@@ -13,11 +13,13 @@ import pendulum
 
 from include.contracts import JSON, RunRef, Space
 from include.corpora.config import CorpusConfig
+from include.corpora.extraction_config import ExtractionConfig
 from include.errors import PlanMissing
 from include.storage import Storage
 from include.workloads.replay import Replay
 
 PLAN_FORMAT = 1
+EXTRACTION = "metadata_extraction"
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +107,21 @@ class Plan:
     def asked_space(self) -> Space:
         """The space that this run's requests are made in."""
         return _space(self.asked or self.space)
+
+    @property
+    def extraction(self) -> ExtractionConfig | None:
+        """What this run, or the one whose letters it replays, extracts; None where it embeds."""
+        replayed = self.request.replay
+        worked = self.workload if replayed is None else replayed.workload
+        return self.corpus_config().extraction if worked == EXTRACTION else None
+
+    def asks(self) -> tuple[str, str]:
+        """The provider that this run asks, and its connection."""
+        extraction = self.extraction
+        if extraction is not None:
+            return extraction.provider, extraction.connection_id
+        embedding = self.corpus_config().embedding
+        return embedding.provider, embedding.connection
 
     def partitions(self) -> dict[str, bool]:
         """The partitions that the run saw, and of each whether it read it whole."""

@@ -12,6 +12,7 @@ from include.corpora import tokens
 from include.errors import ConfigError
 
 EMBEDDINGS = "/v1/embeddings"
+INGEST = "initial_ingest"
 _LONGEST_ANSWER = {
     "/v1/chat/completions": ("max_tokens", "max_completion_tokens"),
     "/v1/responses": ("max_output_tokens",),
@@ -53,6 +54,14 @@ class Change:
             params = {**params, name: self.max_tokens}
         return replace(space, model=self.model or space.model, params=params)
 
+    def refuse_shortening(self) -> None:
+        """Raise ConfigError where texts are to be shortened, for questions that are made of more."""
+        if self.max_input_tokens is not None:
+            raise ConfigError(
+                f"max_input_tokens is {self.max_input_tokens}, and what an extraction asks can't be cut: "
+                "leave it out; extraction.window_tokens in the corpus's YAML makes smaller windows"
+            )
+
     def text(self, text: str) -> str:
         """The input to ask for in place of this one."""
         if self.max_input_tokens is None:
@@ -71,7 +80,7 @@ class Replay:
 
     which: Which = field(default_factory=Which)
     change: Change = field(default_factory=Change)
-    workload: str = "initial_ingest"
+    workload: str = INGEST
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Replay:

@@ -8,12 +8,15 @@ them is the work of a re-embed, which fills a new index and switches when that o
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from include.contracts import Space
 from include.corpora.config import CorpusConfig
+from include.errors import ConfigError
 from include.indexes import versions
 from include.ledger.connect import Connection
+from include.providers.prompts import answer_params
+from include.workloads.extraction.shape import Shape
 from include.workloads.plan import Plan
 from include.workloads.services import Endpoint, Services
 
@@ -65,6 +68,33 @@ def resolve(services: Services, connection: Connection, config: CorpusConfig) ->
         log.warning("%s: %s", config.corpus, text)
         disagreements = (*disagreements, text)
     return Target(config, space, version, endpoint, disagreements)
+
+
+def extracting(services: Services, target: Target) -> Target:
+    """The same corpus and index, and the space in which its metadata is asked for."""
+    config = target.config.extraction
+    if config is None:
+        raise ConfigError(
+            f"corpus {target.config.corpus} has no `extraction`: add it to its YAML, with a model at least"
+        )
+    endpoint = services.endpoint(config.provider, config.connection_id)
+    hook = target.config.hook()
+    params = answer_params(
+        config.provider,
+        config.endpoint,
+        max_tokens=config.max_tokens,
+        schema=Shape(config.fields).schema,
+        schema_name="metadata",
+    )
+    space = Space(
+        protocol=config.provider,
+        service=endpoint.service,
+        endpoint=config.endpoint,
+        model=config.model,
+        params=params,
+        presend="" if hook is None else hook.fingerprint,
+    )
+    return replace(target, space=space, endpoint=endpoint, disagreements=())
 
 
 def _compare(wanted: CorpusConfig, live: CorpusConfig) -> tuple[str, ...]:

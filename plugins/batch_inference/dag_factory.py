@@ -26,6 +26,7 @@ from batch_inference.sensors import BatchSensor
 from include.corpora.config import CorpusConfig, load_all
 from include.errors import ConfigError
 from include.settings import Settings
+from include.workloads.plan import EXTRACTION
 
 _START = pendulum.datetime(2026, 1, 1, tz="UTC")
 
@@ -38,12 +39,13 @@ def corpora_dir() -> Path:
 def build_all(workload: str, doc_md: str) -> dict[str, DAG]:
     """The DAGs of one workload, by id, for every corpus that has a sound YAML.
 
-    A wrong one is left out here, and named by `refuse_invalid_corpora`.
+    A wrong one is left out here, and named by `refuse_invalid_corpora`; so is one without an `extraction`
+    where that is the work.
     """
     return {
         f"{workload}__{config.corpus}": build(workload, config, doc_md)
         for config in load_all(corpora_dir()).values()
-        if not isinstance(config, ConfigError)
+        if not isinstance(config, ConfigError) and (workload != EXTRACTION or config.extraction)
     }
 
 

@@ -6,13 +6,15 @@ from airflow.sdk import Param
 
 from include.contracts import OutcomeClass
 from include.corpora.config import CorpusConfig
+from include.workloads.plan import EXTRACTION
+from include.workloads.replay import INGEST
 
 REPLAY = "dead_letter_replay"
 
 
 def params_of(workload: str, config: CorpusConfig) -> dict[str, Param]:
     """The form of one workload over one corpus."""
-    return {**(_letters() if workload == REPLAY else _documents()), **_spending(config)}
+    return {**(_letters(config) if workload == REPLAY else _documents()), **_spending(config)}
 
 
 def _documents() -> dict[str, Param]:
@@ -45,10 +47,14 @@ def _documents() -> dict[str, Param]:
     }
 
 
-def _letters() -> dict[str, Param]:
+def _letters(config: CorpusConfig) -> dict[str, Param]:
     """Which dead letters a replay takes, and what it changes."""
     classes = [cls.value for cls in OutcomeClass if cls is not OutcomeClass.SUCCEEDED]
+    workloads = [INGEST, *([EXTRACTION] if config.extraction else [])]
     return {
+        "workload": Param(
+            workloads[0], enum=workloads, title="Workload", description="Whose letters: one at a time."
+        ),
         "state": Param(
             "open",
             enum=["open", "discarded"],

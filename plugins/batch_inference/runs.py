@@ -10,7 +10,7 @@ from batch_inference.forms import REPLAY
 from include.batches.dead_letters import Which
 from include.contracts import OutcomeClass, RunRef
 from include.workloads.plan import Request, Window
-from include.workloads.replay import Change, Replay
+from include.workloads.replay import INGEST, Change, Replay
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.-]+")
 _LONGEST = 100
@@ -49,6 +49,7 @@ def request(workload: str, context: Any) -> Request:
 def _replay(params: Any) -> Replay:
     """Which dead letters are asked again, and how."""
     return Replay(
+        workload=params.get("workload") or INGEST,
         which=Which(
             state=params.get("state") or "open",
             cls=OutcomeClass(params["class"]) if params.get("class") else None,

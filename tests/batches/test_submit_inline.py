@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import anthropic
@@ -81,9 +82,12 @@ def created(emulator: Tenant) -> int:
 
 
 def test_a_shard_is_created_watched_and_landed_to_the_cent(
-    ledger: Connection, storage: Storage, provider: AnthropicBatches, emulator: Tenant, run: str
+    ledger: Connection, storage: Storage, emulator: Tenant, run: str
 ) -> None:
-    shard = shard_of(ledger, storage, provider)
+    # What the requests share stands in the space here, and is cached for an hour.
+    space = dataclasses.replace(SPACE, params={**SPACE.params, "system": "Rules. " * 1500})
+    provider = anthropic_provider(emulator.url, emulator.project, cache="1h")
+    shard = add_shard(ledger, storage, TEXTS, space=space, writer=provider)
     submitted = send(ledger, storage, provider, shard.id)
     assert isinstance(submitted, Submitted) and submitted.batch_id
     happened = [event for _, event, _ in submissions.events(ledger, submitted.id)]
@@ -93,11 +97,12 @@ def test_a_shard_is_created_watched_and_landed_to_the_cent(
     advance(ledger, emulator, 3600)
     assert watch.look(ledger, provider, row, settings=SETTINGS) is watch.Seen.ENDED
     price = price_for("anthropic", SPACE.model)
-    report = land.land(ledger, storage, provider, SPACE, price, shard.id, 1, dimensions=None)
+    report = land.land(ledger, storage, provider, space, price, shard.id, 1, dimensions=None)
     assert (report.items, report.succeeded, report.models) == (5, 5, (SPACE.model,))
     books = emulator.state()["totals"]["batches"][submitted.batch_id]
     assert report.cost_usd == pytest.approx(books["dollars"], rel=1e-12) and report.cost_usd
-    (path,) = results.files(storage, SPACE.id)
+    assert report.usage.cache_read and report.usage.cache_write_hour == report.usage.cache_write > 0
+    (path,) = results.files(storage, space.id)
     with storage.parquet_file(path) as file:
         assert sorted(file.read()["output"].to_pylist()) == sorted(TEXTS)
     assert isinstance(send(ledger, storage, provider, shard.id), Submitted)

@@ -146,6 +146,14 @@ class TestHeadings:
         ]:
             assert any(heading in chunk.text and below in chunk.text for chunk in chunks)
 
+    def test_a_heading_as_long_as_a_chunk_is_kept(self) -> None:
+        for words in (8, 20, 30, 44, 60, 200):
+            text = "# " + "heading " * words + "\n\n" + "Its only paragraph goes on " * 40 + "\n\n# Last"
+            for overlap in (0, 6):
+                chunks = chunker("markdown", 48, overlap).chunks(text)
+                check(text, chunks, 48)
+                assert chunks[0].start == 0
+
     def test_plain_text_has_no_headings(self) -> None:
         assert {chunk.heading for chunk in chunker("text").chunks(self.TEXT)} == {()}
 

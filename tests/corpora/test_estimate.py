@@ -94,6 +94,14 @@ def test_near_a_limit_is_exact_and_below_it_never_above(texts: list[str], first:
             assert estimate <= max(1, near)
 
 
+def test_documents_that_all_begin_alike_are_not_measured_by_that() -> None:
+    licence = "漢字の許諾条件。" * 20
+    texts = [licence, *("The rest of the file is in plain English words. " * 10 for _ in range(7))]
+    exact = 256 * int(tokens.count(texts).sum())
+    estimated = sum(sum(tokens.estimate(texts, first=first)) for first in range(256))
+    assert estimated == pytest.approx(exact, rel=0.05)
+
+
 def test_counts_a_fraction_only(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[int] = []
     count = tokens.count

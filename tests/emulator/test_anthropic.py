@@ -200,6 +200,14 @@ class TestFaults:
         assert batch.request_counts.succeeded == 8
         assert set(driver.paid()) == {f"r{index}" for index in range(2, 10)}
 
+    def test_a_batch_that_fails_has_an_error_for_each_request(self, driver: Claude) -> None:
+        driver.faults({"on": "batch", "do": "fail_batch", "code": "billing_error", "message": "No credit."})
+        batch = driver.after(10, driver.create(ten()).id)
+        assert (batch.processing_status, batch.request_counts.errored) == ("ended", 10)
+        errors = [each.error.error.to_dict() for each in driver.results(batch.id).values()]
+        assert errors == [{"type": "billing_error", "message": "No credit."}] * 10
+        assert driver.paid() == {}
+
 
 REFUSED = {"stop_reason": "refusal", "content": [], "stop_details": {"type": "refusal", "category": "bio"}}
 

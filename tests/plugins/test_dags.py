@@ -12,14 +12,19 @@ import pytest
 
 from tests.conftest import ROOT
 
-DAGS = ("initial_ingest__python_docs", "dead_letter_replay__python_docs")
+DAGS = (
+    "initial_ingest__python_docs",
+    "dead_letter_replay__python_docs",
+    "metadata_extraction__python_docs",
+)
 SPENDING = {"dry_run", "budget_usd", "approve", "priority"}
 FORMS = {
     DAGS[0]: {"partitions", "sample", "limit"},
     DAGS[1]: {
-        *("state", "class", "code", "document", "run", "min_age_hours", "max_age_hours", "limit"),
+        *("workload", "state", "class", "code", "document", "run", "min_age_hours", "max_age_hours", "limit"),
         *("max_input_tokens", "max_tokens", "model"),
     },
+    DAGS[2]: {"partitions", "sample", "limit"},
 }
 
 PARSE = """
@@ -84,7 +89,7 @@ def test_a_dag_is_tagged_with_its_workload_and_corpus_and_has_its_form(
 
 def test_a_workload_with_a_cron_in_the_yaml_sees_its_data_interval(parsed: dict[str, Any]) -> None:
     schedules = [parsed["dags"][name]["schedule"] for name in DAGS]
-    assert schedules == ["CronDataIntervalTimetable", "NullTimetable"]
+    assert schedules == ["CronDataIntervalTimetable", "NullTimetable", "NullTimetable"]
 
 
 def test_every_workload_has_the_same_steps(parsed: dict[str, Any]) -> None:

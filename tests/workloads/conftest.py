@@ -108,11 +108,11 @@ class World:
         found = store.fetch(plan.version, ids).to_pylist()
         return [{**row, "metadata": json.loads(row["metadata"])} for row in found]
 
-    def begin(self, **request: Any) -> tuple[RunRef, list[str]]:
-        """A run up to its estimate: an ingest, or with `replay` a replay."""
+    def begin(self, workload: str = "initial_ingest", **request: Any) -> tuple[RunRef, list[str]]:
+        """A run up to its estimate: an ingest, with `replay` a replay, or one of another workload."""
         self.runs += 1
         name = f"run-{self.runs}"
-        workload = "dead_letter_replay" if request.get("replay") else "initial_ingest"
+        workload = "dead_letter_replay" if request.get("replay") else workload
         uri = f"runs/{workload}/letters/{name}"
         ref = self.ref = RunRef(f"{workload}__letters/{name}", workload, "letters", uri)
         ranges = steps.prepare(self.services, ref, Request(**request))

@@ -163,9 +163,11 @@ class TestTooLong:
         assert len(world.charges()) == 1
 
     def test_it_is_cut_smaller_where_that_is_asked_for(self, world: World) -> None:
-        yaml = YAML.replace("dimensions: 32", "dimensions: 32, too_long: split")
+        yaml = YAML.replace("dimensions: 32", "dimensions: 32, too_long: split").replace(
+            "overlap: 8", "overlap: 0"
+        )
         world.configure(yaml + "presend: long_hooks.longer_by_length\n")
-        text = "poison in every sentence. " * 6
+        text = "poison in every sentence of a text of several chunks. " * 30
         world.put("all", {"id": "a", "text": "fine"}, {"id": "long", "text": text})
         ref, ranges = world.begin()
         world.send(ref)

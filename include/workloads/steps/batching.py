@@ -21,6 +21,7 @@ from include.ledger.connect import Connection
 from include.reference import limits_for, price_for
 from include.workloads.plan import Plan
 from include.workloads.services import Endpoint, Services
+from include.workloads.steps import extracting
 from include.workloads.steps.replaying import asking
 from include.workloads.steps.shared import (
     FIRST,
@@ -53,7 +54,8 @@ def pack(services: Services, ref: RunRef) -> list[str]:
             rows=asked.rows,
             account=endpoint.account,
             deployment=plan.deployment,
-            inputs_per_line=config.embedding.inputs_per_line,
+            inputs_per_line=config.embedding.inputs_per_line if plan.extraction is None else 1,
+            structured=plan.extraction is not None,
             only=asked.only,
             replayed=asked.replayed,
         )
@@ -72,6 +74,9 @@ def pack_retry(services: Services, ref: RunRef) -> list[str]:
             log.warning("The deadline of run %s has passed: what failed isn't sent again", ref.run)
             return parts(len(listed(connection, ref, plan, SECOND)), SECOND)
         asked = asking(services, connection, ref, plan)
+        again = None
+        if plan.extraction is not None:
+            again = extracting.second_attempt(services, connection, ref, plan)
         report = retrying.pack_retry(
             connection,
             services.storage,
@@ -79,10 +84,12 @@ def pack_retry(services: Services, ref: RunRef) -> list[str]:
             asked.space,
             _limits(asked.space, endpoint),
             run=asked.scope,
-            rows=asked.rows,
+            rows=asked.rows if again is None else again.rows,
             account=endpoint.account,
             deployment=plan.deployment,
+            structured=plan.extraction is not None,
             replayed=asked.replayed,
+            only=None if again is None else again.only,
         )
         return _parts(connection, ref, plan, "pack_retry", SECOND, report)
 
@@ -184,6 +191,7 @@ def _submit(
         run=ref.run,
         settings=services.settings,
         price=price_for(space.protocol, space.model),
+        output_tokens_per_line=extracting.output_tokens(connection, plan),
     )
 
 
@@ -193,7 +201,6 @@ def watch(services: Services, ref: RunRef, part: str) -> dict[str, Any] | None:
     A batch that never ran because the account's queue was full is submitted again from here.
     """
     plan = working_plan(services, ref)
-    config = plan.corpus_config()
     endpoint = endpoint_of(services, plan)
     pending: list[str] = []
     with services.ledger() as connection:
@@ -212,9 +219,10 @@ def watch(services: Services, ref: RunRef, part: str) -> dict[str, Any] | None:
                 _cancel_late(services, connection, endpoint, row, ref, left)
     if not pending and found.waiting is None:
         return None
+    provider, conn_id = plan.asks()
     return {
-        "provider": config.embedding.provider,
-        "connection": config.embedding.connection,
+        "provider": provider,
+        "connection": conn_id,
         "batch_ids": pending,
         "seconds": None if found.waiting is None else found.waiting.seconds,
     }
@@ -251,6 +259,7 @@ def land(services: Services, ref: RunRef, part: str) -> None:
     plan = working_plan(services, ref)
     space, config = plan.asked_space(), plan.corpus_config()
     endpoint = endpoint_of(services, plan)
+    accept = extracting.acceptance(plan)
     with services.ledger() as connection:
         entries = shards_of(connection, ref, plan, part)
         unsent = [entry for entry in entries if _is_unsent(connection, entry)]
@@ -265,7 +274,8 @@ def land(services: Services, ref: RunRef, part: str) -> None:
                 price_for(space.protocol, space.model),
                 entry.shard.id,
                 entry.attempt,
-                dimensions=_dimensions(connection, plan),
+                dimensions=None if accept else _dimensions(connection, plan),
+                accept=accept,
             )
             log.info("Landed shard %s: %s", entry.shard.id, report)
         reason = guard.check(connection, services.storage, ref.run, config.max_failed_share)

@@ -18,8 +18,9 @@ from include.indexes.live import LivePointer
 from include.workloads import report as reporting
 from include.workloads.plan import Plan
 from include.workloads.services import Services
-from include.workloads.steps import replaying
+from include.workloads.steps import extracting, replaying
 from include.workloads.steps.shared import NothingToDo, deadline_of, rows_of, working_plan
+from include.workloads.steps.stand_ins import stand_in
 
 log = logging.getLogger(__name__)
 
@@ -28,16 +29,18 @@ def dead_letters(services: Services, ref: RunRef) -> None:
     """Bury what still fails, and close the letters that have an answer by now."""
     plan = working_plan(services, ref)
     replay = plan.request.replay is not None
+    asked: str | None = None
     with services.ledger() as connection:
-        if replay:
-            replaying.stand_in(services.storage, plan, ref)
+        if replay or plan.extraction is not None:
+            asked = stand_in(services.storage, plan, ref)
         report = burying.bury(
             connection,
             services.storage,
             plan.space_of(),
             run=replaying.scope_of(plan, ref),
             rows=rows_of(services, ref),
-            asked=replaying.replayed_keys(ref) if replay else None,
+            asked=asked,
+            only_asked=replay,
             given_up=deadlines.gives_up(connection, ref.run, deadline_of(plan)),
         )
         if replay:
@@ -51,6 +54,11 @@ def upsert(services: Services, ref: RunRef, part: str) -> None:
     plan = working_plan(services, ref)
     config = plan.corpus_config()
     first, last = (int(number) for number in part.split("-"))
+    if plan.extraction is not None:
+        with services.ledger() as connection:
+            brought = extracting.bring(services, connection, ref, plan, range(first, last + 1))
+            runs.record(connection, ref.run, f"upsert {part}", asdict(brought))
+        return
     store = services.store(config.index.store, config.index.url)
     with services.ledger() as connection:
         version = versions.find(connection, plan.version)
@@ -96,11 +104,14 @@ def reconcile(services: Services, ref: RunRef) -> None:
 def publish(services: Services, ref: RunRef) -> None:
     """Send readers to the new index where it's whole and sound; else say what is still missing.
 
-    A replay adds to an index and publishes none.
+    A replay or an extraction adds to an index and publishes none.
     """
     plan = working_plan(services, ref)
     config = plan.corpus_config()
     with services.ledger() as connection:
+        if plan.extraction is not None:
+            log.info("Publish: %s", extracting.close(connection, ref, plan))
+            return
         version = versions.find(connection, plan.version)
         if version is None:
             runs.finish(connection, ref.run, "succeeded")

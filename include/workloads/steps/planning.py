@@ -17,12 +17,14 @@ from include.indexes import versions
 from include.ledger import clock
 from include.ledger.connect import Connection
 from include.reference import limits_for, price_for
-from include.workloads.plan import Plan, Request
+from include.workloads.extraction.questions import Prepared
+from include.workloads.plan import EXTRACTION, Plan, Request
 from include.workloads.services import Services
-from include.workloads.steps import replaying
+from include.workloads.steps import extracting, replaying
 from include.workloads.steps.replaying import asking
 from include.workloads.steps.shared import RANGES, endpoint_of, upsert_parts, working_plan
 from include.workloads.targets import Target, resolve
+from include.workloads.targets import extracting as extracting_target
 
 log = logging.getLogger(__name__)
 
@@ -34,12 +36,15 @@ PROOF_HOURS = 24.0
 def prepare(services: Services, ref: RunRef, request: Request) -> list[str]:
     """Freeze the plan, read the sources, write the run's rows; returns the parts of `upsert`.
 
-    A replay reads dead letters and stored chunks in place of the sources.
+    A replay reads dead letters and stored chunks in place of the sources, an extraction stored chunks.
     """
     storage = services.storage
     config = load_config(services, ref.corpus)
     with services.ledger() as connection:
         target = resolve(services, connection, config)
+        worked = request.replay.workload if request.replay else ref.workload
+        if worked == EXTRACTION:
+            target = extracting_target(services, target)
         asked = request.replay.change.space(target.space) if request.replay else target.space
         for space in {target.space.id: target.space, asked.id: asked}.values():
             spaces.ensure(connection, space)
@@ -76,12 +81,14 @@ def prepare(services: Services, ref: RunRef, request: Request) -> list[str]:
 
 def _read(
     services: Services, connection: Connection, ref: RunRef, request: Request, target: Target
-) -> preparing.PrepareReport | replaying.Prepared:
-    """Write the run's rows, from the sources or from dead letters."""
+) -> preparing.PrepareReport | replaying.Prepared | Prepared:
+    """Write the run's rows: from the sources, from dead letters, or from what is stored."""
     if request.replay is not None:
         return replaying.write_rows(
             services, connection, ref, target.config, target.space, request.replay, dry_run=request.dry_run
         )
+    if ref.workload == EXTRACTION:
+        return extracting.write_rows(services, connection, ref, request, target)
     wanted = request.wanted_partitions(dated=target.config.source.dated)
     space = target.space
     limits = limits_for(space.protocol, space.endpoint, space.model, account=target.endpoint.account)
@@ -118,7 +125,7 @@ def estimate(services: Services, ref: RunRef) -> None:
             replayed=asked.replayed,
         )
         price = price_for(space.protocol, space.model)
-        usage = Usage(input=found.tokens)
+        usage = Usage(input=found.tokens, output=found.missing * extracting.output_tokens(connection, plan))
         dollars = price.cost(usage, batch=True) if price else None
         real_time = price.cost(usage, batch=False) if price else None
         row = runs.get(connection, ref.run)
@@ -130,6 +137,7 @@ def estimate(services: Services, ref: RunRef) -> None:
             "blocked": found.blocked,
             "to_send": found.missing,
             "tokens": found.tokens,
+            "output_tokens": usage.output,
             "dollars": dollars,
             "dollars_real_time": real_time,
         }
@@ -190,9 +198,13 @@ def probe(services: Services, ref: RunRef) -> None:
         proof = spaces.proof(connection, space.id)
         to_send = runs.get(connection, ref.run).counts.get("estimate", {}).get("to_send")
         unknown = config.embedding.dimensions is None and proof is None and _items(connection, ref) > 0
-        call = unknown or (
-            bool(to_send) and (proof is None or _hours_since(connection, proof.proven_at) > PROOF_HOURS)
-        )
+        lately = proof is not None and _hours_since(connection, proof.proven_at) <= PROOF_HOURS
+        if plan.extraction is not None:
+            if to_send and not lately:
+                extracting.prove(services, connection, plan)
+            runs.record(connection, ref.run, "probe", {"called": bool(to_send and not lately)})
+            return
+        call = unknown or bool(to_send and not lately)
         if call:
             proof = _prove(services, connection, plan)
         dimensions = config.embedding.dimensions or (proof.dimensions if proof else None)

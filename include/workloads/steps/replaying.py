@@ -7,12 +7,12 @@ it like any run. Beside them lie `rows/asked.parquet`, what is asked (a row a le
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -20,14 +20,13 @@ from include.batches import dead_letters
 from include.contracts import KEY_BYTES, RUN_ROW_SCHEMA, RunRef, Space
 from include.corpora import tokens
 from include.corpora.config import CorpusConfig
-from include.corpora.rows import RangeRows, range_of
 from include.ledger.connect import Connection
-from include.requests import aliases
-from include.requests.keys import item_keys
+from include.requests.keys import item_key, item_keys
 from include.requests.results import key_list
 from include.storage import Storage
 from include.workloads.current_chunks import CurrentChunks
-from include.workloads.plan import Plan
+from include.workloads.extraction.questions import Questions
+from include.workloads.plan import EXTRACTION, Plan
 from include.workloads.replay import Change, Replay
 from include.workloads.services import Services
 from include.workloads.steps.shared import RANGES, rows_of
@@ -124,15 +123,20 @@ def write_rows(
     storage, scope = services.storage, replace(ref, workload=replayed.workload)
     choose = dead_letters.choose if dry_run else dead_letters.take
     keys = choose(connection, scope, space.id, replayed.which)
-    chunks = CurrentChunks(connection, storage, config, space.id)
+    structured = replayed.workload == EXTRACTION
+    chunks: CurrentChunks | Questions = (Questions if structured else CurrentChunks)(
+        connection, storage, config, space.id
+    )
     found: dict[bytes, dict[str, Any]] = {}
     documents: set[str] = set()
     for table in chunks.with_keys(pa.array(keys, pa.binary(KEY_BYTES))):
         documents.update(map(str, table["document_id"].to_pylist()))
         for row in table.to_pylist():
             found.setdefault(row["key"], row)
-    written = _write_documents(storage, ref, chunks, documents)
-    count = _write_asked(storage, ref, replayed.change.space(space), replayed.change, found)
+    written = chunks.write_documents(ref, documents, RANGES)
+    count = _write_asked(
+        storage, ref, replayed.change.space(space), replayed.change, found, structured=structured
+    )
     lost = [key for key in keys if key not in found]
     moot = chunks.all_are_stored()
     if lost and not dry_run:
@@ -150,24 +154,24 @@ def write_rows(
     )
 
 
-def _write_documents(storage: Storage, ref: RunRef, chunks: CurrentChunks, documents: set[str]) -> int:
-    """Write every current chunk of these documents, by range; returns how many."""
-    written = 0
-    with RangeRows(storage, ref, RANGES) as rows:
-        for table in chunks.of_documents(pa.array(sorted(documents), pa.string())):
-            ranges = [range_of(str(name), RANGES) for name in table["document_id"].to_pylist()]
-            rows.write(table, np.array(ranges, np.int32))
-            written += table.num_rows
-    return written
-
-
 def _write_asked(
-    storage: Storage, ref: RunRef, space: Space, change: Change, found: Mapping[bytes, dict[str, Any]]
+    storage: Storage,
+    ref: RunRef,
+    space: Space,
+    change: Change,
+    found: Mapping[bytes, dict[str, Any]],
+    *,
+    structured: bool,
 ) -> int:
     """Write what is asked in `space` for each letter; returns how many tokens that is."""
     given = [str(row["text"] if row["input"] is None else row["input"]) for row in found.values()]
-    inputs = [change.text(text) for text in given]
-    keys = item_keys(space.id, inputs)
+    if structured:
+        change.refuse_shortening()
+        inputs = given
+        keys = [item_key(space.id, json.loads(text)) for text in given]
+    else:
+        inputs = [change.text(text) for text in given]
+        keys = item_keys(space.id, inputs)
     counts = tokens.count(inputs)
     rows = [
         {**row, "key": key, "input": text, "tokens": count}
@@ -176,21 +180,6 @@ def _write_asked(
     storage.write_parquet(asked_rows(ref), pa.Table.from_pylist(rows, RUN_ROW_SCHEMA))
     storage.write_parquet(replayed_keys(ref), pa.table([list(found), keys], schema=_REPLAYED))
     return int(counts.sum())
-
-
-def stand_in(storage: Storage, plan: Plan, ref: RunRef) -> None:
-    """Store the answers to changed questions under the letters' own keys as well."""
-    table = read_replayed(storage, ref)
-    asked_space = plan.asked_space().id
-    originals: dict[bytes, list[bytes]] = {}
-    for key, asked in zip(key_list(table["key"]), key_list(table["asked"]), strict=True):
-        if (plan.space_id, key) != (asked_space, asked):
-            originals.setdefault(asked, []).append(key)
-    if originals:
-        found = aliases.stand_in(
-            storage, space_id=plan.space_id, asked_space_id=asked_space, asked=originals, run=ref.run
-        )
-        log.info("%d of %d letters are answered by what was asked instead", found, len(table))
 
 
 def let_go_of_blocked(connection: Connection, storage: Storage, plan: Plan, ref: RunRef) -> None:

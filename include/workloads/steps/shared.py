@@ -50,11 +50,11 @@ def endpoint_of(services: Services, plan: Plan) -> Endpoint:
     Raises ConfigError where the connection points to another service by now: what that one answers
     would be kept as the first one's.
     """
-    embedding = plan.corpus_config().embedding
-    endpoint = services.endpoint(embedding.provider, embedding.connection)
+    provider, connection = plan.asks()
+    endpoint = services.endpoint(provider, connection)
     if endpoint.service != plan.space["service"]:
         raise ConfigError(
-            f"connection {embedding.connection!r} points to service {endpoint.service!r}, and this run was "
+            f"connection {connection!r} points to service {endpoint.service!r}, and this run was "
             f"planned for {plan.space['service']!r}: point it back and clear this task, or start a new run"
         )
     return endpoint

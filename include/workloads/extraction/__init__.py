@@ -1,0 +1,1 @@
+"""Metadata extraction: a model fills a corpus's own fields for each document or chunk, in bulk."""

@@ -1,0 +1,207 @@
+"""Metadata extraction, step by step, on a real ledger, emulator and index."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from include.batches import runs
+from include.errors import ConfigError
+from include.workloads.plan import EXTRACTION
+from include.workloads.replay import Change, Replay
+from tests.workloads.conftest import World
+
+YAML = """\
+corpus: letters
+source: {kind: jsonl, url: "{storage_root}/sources/*.jsonl", metadata: [shelf]}
+chunking: {tokens: 60, overlap: 8}
+embedding: {model: text-embedding-3-small, dimensions: 32}
+extraction: {provider: PROVIDER, model: MODEL, max_tokens: 400}
+"""
+MODELS = {"openai": "gpt-5-mini", "anthropic": "claude-haiku-4-5"}
+WORDS = ("amber", "birch", "cedar", "dusk", "ember", "fir", "gorse", "heather", "iris", "juniper")
+TEXTS = {
+    "a": "The lighthouse of Alexandria guided ships. It stood for centuries.",
+    "b": "Otters sleep in rafts. They hold hands.",
+    "c": " ".join(f"The {WORDS[n // 6]} station {n} burns {WORDS[n // 6]} oil." for n in range(60)),
+}
+
+
+@pytest.fixture(params=list(MODELS))
+def provider(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def yaml(provider: str) -> str:
+    """The corpus's YAML: only one line of it names the provider."""
+    return YAML.replace("PROVIDER", provider).replace("MODEL", MODELS[provider])
+
+
+@pytest.fixture
+def shelf(world: World, yaml: str, monkeypatch: pytest.MonkeyPatch) -> World:
+    """A corpus that is ingested and live, with an extraction in its YAML."""
+    connection = {"host": world.emulator.anthropic_url, "password": "k", "extra": {"service": "emulator"}}
+    monkeypatch.setenv("AIRFLOW_CONN_ANTHROPIC_DEFAULT", json.dumps(connection))
+    world.configure(yaml)
+    world.put("all", *({"id": name, "text": text, "shelf": name} for name, text in TEXTS.items()))
+    world.run()
+    return world
+
+
+def extract(world: World, **request: Any) -> Any:
+    ref, ranges = world.begin(EXTRACTION, **request)
+    world.send(ref)
+    return world.end(ref, ranges)
+
+
+def metadata(world: World) -> dict[str, list[dict[str, Any]]]:
+    """The metadata of every chunk of the index, by document."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for row in world.rows(world.ref):
+        found.setdefault(row["document_id"], []).append(row["metadata"])
+    return found
+
+
+def test_every_chunk_gets_its_document_s_fields_and_keeps_its_own(shelf: World) -> None:
+    before = shelf.charges()
+    report = extract(shelf)
+    assert report.requests_sent == report.requests_landed == 3
+    assert set(shelf.charges().values()) == {1}
+    assert len(shelf.charges()) == len(before) + 3
+    found = metadata(shelf)
+    assert found.keys() == TEXTS.keys()
+    for name, chunks in found.items():
+        for chunk in chunks:
+            assert chunk["shelf"] == name
+            assert chunk["summary"] and chunk["keywords"]
+            assert chunk["entities"] == chunks[0]["entities"]
+    assert len(found["c"]) > 1
+    assert extract(shelf).requests_sent == 0
+
+
+def test_an_ingest_keeps_what_was_extracted_until_the_text_changes(shelf: World) -> None:
+    extract(shelf)
+    shelf.put("all", *({"id": name, "text": text, "shelf": "new"} for name, text in TEXTS.items()))
+    shelf.run()
+    assert all(chunk["shelf"] == "new" and chunk["summary"] for chunk in metadata(shelf)["c"])
+    changed = {**TEXTS, "b": "Otters dive for urchins. They carry stones."}
+    shelf.put("all", *({"id": name, "text": text, "shelf": "new"} for name, text in changed.items()))
+    shelf.run()
+    assert "summary" not in metadata(shelf)["b"][0]
+    assert "summary" in metadata(shelf)["a"][0]
+    report = extract(shelf)
+    assert report.requests_sent == 1
+    assert "stones" in json.dumps(metadata(shelf)["b"][0]["keywords"])
+
+
+def answers(provider: str, text: str, *, cut: bool = False) -> dict[str, Any]:
+    """Fields of an answer that says this, or was cut off at its token limit."""
+    if provider == "anthropic":
+        content = [{"type": "text", "text": text}]
+        return {"content": content, "stop_reason": "max_tokens" if cut else "end_turn"}
+    message = {"role": "assistant", "content": text}
+    return {"choices": [{"index": 0, "finish_reason": "length" if cut else "stop", "message": message}]}
+
+
+def test_a_bad_answer_is_asked_once_more_and_told_what_is_wrong(shelf: World, provider: str) -> None:
+    body = answers(provider, "Otters!")
+    shelf.emulator.faults(
+        {"on": "line", "do": "line_body", "when": {"match": "Otters", "times": 1}, "body": body}
+    )
+    report = extract(shelf)
+    assert report.requests_sent == 4
+    assert report.second_attempts == 1
+    assert report.dead_letters == 0
+    assert metadata(shelf)["b"][0]["summary"]
+    assert extract(shelf).requests_sent == 0
+
+
+def test_what_stays_bad_is_a_dead_letter_that_a_replay_mends(shelf: World, provider: str) -> None:
+    body = answers(provider, "{", cut=True)
+    shelf.emulator.faults({"on": "line", "do": "line_body", "when": {"match": "Otters"}, "body": body})
+    report = extract(shelf)
+    assert report.second_attempts == report.dead_letters == 1
+    assert "summary" not in metadata(shelf)["b"][0]
+    assert "summary" in metadata(shelf)["a"][0]
+    with shelf.services.ledger() as ledger:
+        (letter,) = ledger.execute("select class, code, document_id, workload from dead_letters").fetchall()
+    assert letter == {
+        "class": "invalid",
+        "code": "truncated",
+        "document_id": "b",
+        "workload": "metadata_extraction",
+    }
+    assert extract(shelf).requests_sent == 0
+    shelf.emulator.faults()
+    replayed = shelf.run(replay=Replay(change=Change(max_tokens=800), workload=EXTRACTION))
+    assert replayed.requests_sent == 1
+    assert replayed.dead_letters == 0
+    assert metadata(shelf)["b"][0]["summary"]
+    assert extract(shelf).requests_sent == 0
+
+
+def test_a_dry_run_says_what_it_would_cost(shelf: World) -> None:
+    ref, _ = shelf.begin(EXTRACTION, dry_run=True)
+    with shelf.services.ledger() as ledger:
+        counts = runs.get(ledger, ref.run).counts["estimate"]
+    assert counts["to_send"] == 3
+    assert counts["output_tokens"] == 3 * 400
+    assert counts["dollars"] > 0
+
+
+def test_long_documents_are_read_in_windows(shelf: World, yaml: str) -> None:
+    shelf.configure(yaml.replace("max_tokens: 400", "max_tokens: 400, window_tokens: 300"))
+    report = extract(shelf)
+    assert report.requests_sent > 3
+    keywords = metadata(shelf)["c"][0]["keywords"]
+    assert len(keywords) == len(set(keywords)) > 5
+
+
+def test_per_chunk_each_has_fields_of_its_own(shelf: World, yaml: str) -> None:
+    shelf.configure(yaml.replace("max_tokens: 400", "max_tokens: 400, per: chunk"))
+    extract(shelf)
+    chunks = metadata(shelf)["c"]
+    assert len({chunk["summary"] for chunk in chunks}) == len(chunks) > 1
+
+
+def test_a_changed_prompt_asks_all_anew_and_the_old_one_nothing(shelf: World, yaml: str) -> None:
+    assert extract(shelf).requests_sent == 3
+    shelf.configure(yaml.replace("max_tokens: 400", "max_tokens: 400, prompt: Describe it in Latin."))
+    assert extract(shelf).requests_sent == 3
+    shelf.configure(yaml)
+    assert extract(shelf).requests_sent == 0
+
+
+def test_a_corpus_without_an_extraction_says_what_to_add(world: World) -> None:
+    world.write({"a": "text"})
+    with pytest.raises(ConfigError, match="has no `extraction`: add it"):
+        world.begin(EXTRACTION)
+
+
+def test_dollars_are_the_provider_s_own_cached_tokens_included(
+    shelf: World, yaml: str, provider: str
+) -> None:
+    rules = " ".join(f"Rule {number}: never speak of number {number}." for number in range(900))
+    shelf.configure(yaml.replace("max_tokens: 400", f"max_tokens: 400, prompt: {json.dumps(rules)}"))
+    before = shelf.emulator.state()["totals"]["batch_dollars"]
+    report = extract(shelf)
+    paid = shelf.emulator.state()["totals"]["batch_dollars"] - before
+    assert report.dollars_spent == pytest.approx(paid, abs=1e-9)
+    with shelf.services.ledger() as ledger:
+        found = ledger.execute("select usage from submissions order by landed_at desc limit 1").fetchall()
+    usage = found[0]["usage"]
+    assert bool(usage["cache_read"] + usage["cache_write"]) is (provider == "anthropic")
+
+
+@pytest.mark.parametrize("provider", ["openai"], indirect=True)
+def test_another_provider_is_one_line_of_yaml(shelf: World, yaml: str) -> None:
+    assert extract(shelf).requests_sent == 3
+    other = yaml.replace(
+        "{provider: openai, model: gpt-5-mini", "{provider: anthropic, model: claude-haiku-4-5"
+    )
+    shelf.configure(other)
+    assert extract(shelf).requests_sent == 3
+    assert all(chunk["summary"] for chunks in metadata(shelf).values() for chunk in chunks)
