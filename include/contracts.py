@@ -457,7 +457,8 @@ class VectorStore(Protocol):
     def search(
         self, index: str, vector: Vector, k: int, filter: Mapping[str, JSON] | None = None
     ) -> list[Hit]:
-        """The k nearest rows, best first; `filter` is equality on metadata fields."""
+        """The k nearest rows, best first; `filter` is equality on metadata fields, or with one text of a
+        list."""
         ...
 
     def drop(self, index: str) -> None:

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, TypeVar
 
+import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -360,18 +361,28 @@ def _among(column: str, values: Sequence[str]) -> str:
 
 
 def _equals(name: str, value: JSON) -> str:
-    """SQL that is true where the metadata's field equals a JSON scalar, its type included."""
+    """SQL that is true where the metadata's field equals a JSON scalar, its type included, or is a list
+    that holds this text."""
     field = f"json_get(metadata, {_quoted(name)})"
     text = f"json_extract({field}, '$')"
     if isinstance(value, bool):
         return f"{text} = '{str(value).lower()}'"
     if isinstance(value, str):
-        return f"({text} like '\"%' and json_get_string(metadata, {_quoted(name)}) = {_quoted(value)})"
+        # By the text's JSON: json_get_string fails on a row where the field is a list, and
+        # json_array_contains compares what stands between the quotes.
+        told = orjson.dumps(value).decode()
+        held = f"json_array_contains(metadata, {_quoted(_path(name))}, {_quoted(told[1:-1])})"
+        return f"({text} = {_quoted(told)} or {held})"
     if isinstance(value, int) and 2**53 <= abs(value) < 2**63:
         return f"try_cast({text} as bigint) = {value}"
     if isinstance(value, int | float):
         return f"try_cast({text} as double) = {float(value)!r}"
     raise ConfigError(f"a filter compares text, numbers and booleans; {name} is asked to be {value!r}")
+
+
+def _path(name: str) -> str:
+    """A field of an object as a JSON path, whatever its name."""
+    return "$." + json.dumps(name, ensure_ascii=False)
 
 
 # ---------------------------------------------------------------------- conflicts

@@ -24,6 +24,7 @@ index: {{store: lancedb, url: "{{storage_root}}/lancedb"}}
 budget: {{run_usd: {budget}}}
 schedules: {{initial_ingest: {cron}}}
 """
+EXTRACTION = "extraction: {provider: anthropic, model: claude-haiku-4-5, max_tokens: 300}\n"
 PARTITIONS = ("2026-01-01", "2026-01-02", "2026-01-03")
 
 
@@ -84,8 +85,10 @@ def make_corpus(
     budget: str = "5.0",
     per_partition: int = 4,
     scheduled: bool = False,
+    extracts: bool = False,
 ) -> Corpus:
-    """A corpus of three partitions, its DAG parsed. A `scheduled` one runs for last night at once."""
+    """A corpus of three partitions, its DAG parsed. A `scheduled` one runs for last night at once; one that
+    `extracts` has a metadata extraction."""
     name = f"c{uuid.uuid4().hex[:8]}"
     base = int(name[1:], 16) % 1_000_000 * 1000
     corpus = Corpus(stack, name, "")
@@ -98,5 +101,5 @@ def make_corpus(
     yaml = YAML.format(
         name=name, connection=connection, budget=budget, cron='"0 2 * * *"' if scheduled else "null"
     )
-    corpus.dag_id = stack.add_corpus(name, yaml)
+    corpus.dag_id = stack.add_corpus(name, yaml + (EXTRACTION if extracts else ""))
     return corpus

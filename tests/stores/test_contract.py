@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from include.contracts import ROW_COLUMNS, Holds, IndexSpec, Metric, VectorStore
+from include.contracts import JSON, ROW_COLUMNS, Holds, IndexSpec, Metric, VectorStore
 from include.errors import BatchInferenceError, ConfigError, IndexMismatch, IndexMissing, StorageError
 from include.stores.capabilities import DENIED, Capability
 from tests.conftest import ROOT
@@ -281,6 +281,32 @@ class TestSearch:
         )
         hits = store.search(INDEX, vectors(1)[0], 10, wanted)  # type: ignore[arg-type]
         assert {hit.chunk_id for hit in hits} == {chunk_id(number) for number in numbers}
+
+    @pytest.mark.parametrize(
+        ("wanted", "numbers"),
+        [
+            ({"tags": "a"}, {0, 2}),
+            ({"tags": 'it\'s "b"'}, {0}),
+            ({"dotted.tags": "c"}, {1}),
+            ({"tags": "A"}, set()),
+        ],
+    )
+    def test_filters_by_one_text_of_a_list(
+        self, store: VectorStore, wanted: dict[str, JSON], numbers: set[int]
+    ) -> None:
+        tags = [{"tags": ["a", 'it\'s "b"']}, {"tags": [], "dotted.tags": ["c"]}, {"tags": "a"}, {}]
+        store.upsert(INDEX, [batch(range(4), metadata=lambda number: tags[number])])
+        hits = store.search(INDEX, vectors(1)[0], 10, wanted)
+        assert {hit.chunk_id for hit in hits} == {chunk_id(number) for number in numbers}
+
+    @pytest.mark.parametrize(
+        "text", ["", "tab\tand\nline", "\x01\x7f", "ünï 漢字 🦦", "back\\slash/", "null", "[1]"]
+    )
+    def test_filters_by_any_text(self, store: VectorStore, text: str) -> None:
+        told = [{"kind": text}, {"kind": [text, "b"]}, {"kind": text + "x"}, {"kind": {"a": text}}]
+        store.upsert(INDEX, [batch(range(4), metadata=lambda number: told[number])])
+        hits = store.search(INDEX, vectors(1)[0], 10, {"kind": text})
+        assert {hit.chunk_id for hit in hits} == {chunk_id(0), chunk_id(1)}
 
     @needs(Capability.EXACT_SEARCH)
     def test_with_a_filter_still_gives_k_hits(self, store: VectorStore) -> None:
