@@ -18,7 +18,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 
 import numpy as np
-import pyarrow.compute as pc
 
 from include.contracts import Limits, RunRef
 from include.corpora.chunking import Chunker
@@ -26,9 +25,10 @@ from include.corpora.columns import ChunkRows, content_hash, metadata_of, versio
 from include.corpora.config import CorpusConfig
 from include.corpora.documents import Change, Judgement, Taken, View, replaces, viewing
 from include.corpora.inputs import Inputs, TooLong
+from include.corpora.parts import StoredChunks, by_partition
 from include.corpora.presend import PresendFailed
 from include.corpora.records import SKIPPED, BadInput, Document, Reason
-from include.corpora.rows import BadInputLog, DeletedRows, RangeRows, StoredChunks, range_of
+from include.corpora.rows import BadInputLog, DeletedRows, RangeRows, range_of
 from include.corpora.sources import Event, PartitionEnd, Source
 from include.corpora.sql import Connect
 from include.errors import StorageError, TooMuchBadInput
@@ -324,8 +324,8 @@ class _Preparation:
         self.chunks += table.num_rows
         self.tokens += int(np.sum(table["tokens"].to_numpy()))
         self._rows.write(table, ranges)
-        for partition in stored["partition"].unique():
-            self._parts.write(str(partition.as_py()), stored.filter(pc.equal(stored["partition"], partition)))
+        for partition, part in by_partition(stored):
+            self._parts.write(partition, part)
         now = time.monotonic()
         if now - self._logged >= _LOG_SECONDS:
             self._logged = now

@@ -1,4 +1,4 @@
-"""The files that prepare writes: a run's rows by range of document id, chunk parts, bad input."""
+"""The files of a run that prepare writes: its rows by range of document id, deletes, bad input."""
 
 from __future__ import annotations
 
@@ -9,23 +9,19 @@ from contextlib import ExitStack
 from itertools import islice
 from types import TracebackType
 from typing import Any
-from urllib.parse import quote
 
 import numpy as np
 import numpy.typing as npt
 import orjson
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from include.contracts import RUN_ROW_SCHEMA, RunRef
 from include.corpora.records import BadInput
 from include.storage import Storage
 
 _BUFFERED_ROWS = 32_768  # over all ranges
-_ROWS_A_PART = 200_000
-_BUFFERED_BYTES = 32 * 1024 * 1024
+_BUFFERED_BYTES = 64 * 1024 * 1024
 _READ_ROWS = 10_000
-_OPEN_PARTS = 8
 
 #: Chunks as they are stored for good: `corpora/{corpus}/chunks/{chunking}/{partition}/{run}-NN.parquet`.
 #: A part may repeat what another has; a chunk is current where both hashes are the document table's.
@@ -56,7 +52,7 @@ def range_number(path: str) -> int:
     return int(path.rsplit("-", 1)[1].removesuffix(".parquet"))
 
 
-class _Files:
+class WholeFiles:
     """Files that appear together, whole, when the block ends without an error."""
 
     def __init__(self, storage: Storage) -> None:
@@ -77,7 +73,7 @@ class _Files:
         """Write what is still buffered."""
 
 
-class RangeRows(_Files):
+class RangeRows(WholeFiles):
     """`rows/range-NN.parquet`, all of them, empty ranges included."""
 
     def __init__(self, storage: Storage, run: RunRef, ranges: int) -> None:
@@ -142,7 +138,7 @@ class RangeRows(_Files):
             self.counts[number] += part.num_rows
             if self._rows[number] >= self._group:
                 self._flush(number)
-        while sum(self._bytes) >= 2 * _BUFFERED_BYTES:
+        while sum(self._bytes) >= _BUFFERED_BYTES:
             self._flush(int(np.argmax(self._bytes)))
 
     def _flush(self, number: int) -> None:
@@ -156,103 +152,7 @@ class RangeRows(_Files):
             self._flush(number)
 
 
-class ChunkParts:
-    """A partition's chunk parts of one run; parts that an earlier try left over are removed."""
-
-    def __init__(self, storage: Storage, corpus: str, chunking: str, partition: str, run: str) -> None:
-        self._storage = storage
-        self._folder = f"corpora/{corpus}/chunks/{chunking}/{partition}"
-        self._name = f"{quote(run, safe=' =+@,')}-"
-        self._written: list[str] = []
-        self._part = ExitStack()
-        self._writer: pq.ParquetWriter | None = None
-        self._rows = 0
-
-    def write(self, rows: pa.Table) -> None:
-        """Add rows of RUN_ROW_SCHEMA or CHUNK_SCHEMA."""
-        if not rows.num_rows:
-            return
-        if self._writer is None:
-            path = f"{self._folder}/{self._name}{len(self._written):02d}.parquet"
-            self._writer = self._part.enter_context(self._storage.parquet_writer(path, CHUNK_SCHEMA))
-            self._written.append(path)
-        self._writer.write_table(rows.select(CHUNK_SCHEMA.names))
-        self._rows += rows.num_rows
-        if self._rows >= _ROWS_A_PART:
-            self.close_part()
-
-    def close(self) -> None:
-        """Complete the last part."""
-        self.close_part()
-        for path in self._storage.list(self._folder):
-            if path.startswith(f"{self._folder}/{self._name}") and path not in self._written:
-                self._storage.delete(path)
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if kind is None:
-            self.close()
-        self._part.__exit__(kind, error, trace)
-
-    def __enter__(self) -> ChunkParts:
-        return self
-
-    def close_part(self) -> None:
-        """Complete the part under way; what comes later begins another."""
-        self._part.close()
-        self._writer = None
-        self._rows = 0
-
-
-class StoredChunks(_Files):
-    """The chunk parts of all partitions of a run, which may come in any order.
-
-    What waits to be written is bounded, and so is the number of files open at once.
-    """
-
-    def __init__(self, storage: Storage, corpus: str, chunking: str, run: str) -> None:
-        super().__init__(storage)
-        self._names = (corpus, chunking, run)
-        self._parts: dict[str, ChunkParts] = {}
-        self._waiting: dict[str, list[pa.Table]] = {}
-        self._sizes: dict[str, int] = {}
-        self._size = 0
-        self._open: dict[str, None] = {}
-
-    def write(self, partition: str, rows: pa.Table) -> None:
-        """Add rows of RUN_ROW_SCHEMA or CHUNK_SCHEMA, all of this partition."""
-        if not rows.num_rows:
-            return
-        self._waiting.setdefault(partition, []).append(rows.select(CHUNK_SCHEMA.names))
-        self._sizes[partition] = self._sizes.get(partition, 0) + rows.nbytes
-        self._size += rows.nbytes
-        if self._sizes[partition] >= _BUFFERED_BYTES // 4:
-            self._flush(partition)
-        while self._size >= _BUFFERED_BYTES:
-            self._flush(max(self._sizes, key=self._sizes.__getitem__))
-
-    def _flush(self, partition: str) -> None:
-        parts = self._parts.get(partition)
-        if parts is None:
-            corpus, chunking, run = self._names
-            parts = ChunkParts(self._storage, corpus, chunking, partition, run)
-            self._parts[partition] = self._stack.enter_context(parts)
-        self._size -= self._sizes.pop(partition)
-        parts.write(pa.concat_tables(self._waiting.pop(partition)).combine_chunks())
-        self._open.pop(partition, None)
-        self._open[partition] = None
-        if len(self._open) > _OPEN_PARTS:
-            longest = next(iter(self._open))
-            del self._open[longest]
-            self._parts[longest].close_part()
-
-    def _finish(self) -> None:
-        for partition in list(self._waiting):
-            self._flush(partition)
-
-
-class BadInputLog(_Files):
+class BadInputLog(WholeFiles):
     """`bad_input.jsonl`: one row a fault, in the order of reading."""
 
     def __init__(self, storage: Storage, run: RunRef) -> None:
@@ -273,7 +173,7 @@ def read_bad_input(storage: Storage, run: RunRef, most: int) -> list[dict[str, A
         return [orjson.loads(line) for line in islice(file, most)]
 
 
-class DeletedRows(_Files):
+class DeletedRows(WholeFiles):
     """`rows/deleted.parquet`, also where nothing was deleted."""
 
     def __init__(self, storage: Storage, run: RunRef, ranges: int) -> None:

@@ -39,7 +39,7 @@ def peak():
     return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmHWM"))
 
 kind, path, rows = sys.argv[1], sys.argv[2], int(sys.argv[3])
-source = config(path, kind=kind, metadata=[], partition=None).source
+source = config(path, kind=kind.partition(".")[0], metadata=[], partition=None).source
 before = peak()
 count = sum(1 for _ in Source(source).read())
 assert count == rows + 1, count
@@ -196,7 +196,7 @@ class TestParquet:
         assert ends(events) == {"2026-01-05": True}
 
 
-@pytest.mark.parametrize("kind", ["csv", "parquet"])
+@pytest.mark.parametrize("kind", ["csv", "parquet", "jsonl", "jsonl.zst"])
 def test_three_times_the_rows_need_no_more_memory(tmp_path: Path, kind: str) -> None:
     peaks = []
     # 40 MB and 120 MB: below that a reader's own buffers, some 30 MB, aren't full yet.
@@ -205,6 +205,10 @@ def test_three_times_the_rows_need_no_more_memory(tmp_path: Path, kind: str) -> 
         if kind == "csv":
             with path.open("w", newline="") as file:
                 csv.writer(file).writerows([("id", "text"), *((n, text_of(n)) for n in range(rows))])
+        elif kind.startswith("jsonl"):
+            with pa.output_stream(path, compression="zstd" if kind.endswith("zst") else None) as file:
+                for n in range(rows):
+                    file.write(b'{"id": %d, "text": "%s"}\n' % (n, text_of(n).encode()))
         else:
             # One row group, as many writers make them.
             table = pa.table({"id": range(rows), "text": [text_of(n) for n in range(rows)]})

@@ -13,6 +13,7 @@ import pytest
 from include.contracts import RUN_ROW_SCHEMA, RunRef
 from include.corpora import prepare
 from include.corpora.chunking import Chunker
+from include.corpora.documents import View
 from include.corpora.rows import RangeRows, range_path
 from include.ledger.connect import Connection
 from include.storage import Storage
@@ -89,6 +90,24 @@ def test_only_the_newest_version_leaves_rows(corpus: Corpus, changes: bool, mixe
     again = corpus.run("again", ranges=2)
     assert corpus.rows("again").sort_by("chunk_id").equals(rows.sort_by("chunk_id"))
     assert (again.new, again.changed, again.moved) == (0, 0, 0)
+
+
+def test_versions_that_alternate_take_no_query_each(corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prepare, "_BATCH_DOCUMENTS", 1_000)
+    judged: list[int] = []
+    judge = View.judge
+    monkeypatch.setattr(View, "judge", lambda view, batch: judged.append(len(batch)) or judge(view, batch))
+    corpus.source = {"mode": "changes"}
+    stamps = [f"2026-01-01T{n // 3600:02d}:{n // 60 % 60:02d}:{n % 60:02d}Z" for n in range(5_000)]
+    corpus.write(
+        A, *({"id": f"d{n % 50}", "text": f"{n} says.", "updated_at": at} for n, at in enumerate(stamps))
+    )
+    report = corpus.run("r")
+    assert sum(judged) == 50
+    assert (report.new, report.stale) == (50, 4_950)
+    assert {row["text"] for row in corpus.rows("r").to_pylist()} == {
+        f"{n} says." for n in range(4_950, 5_000)
+    }
 
 
 def config_of(corpus: Corpus) -> Any:
