@@ -11,8 +11,9 @@ from dataclasses import dataclass
 
 from include.batches import claims, dead_letters, runs, submissions
 from include.batches.look_up import find
+from include.batches.sending import check_account
 from include.batches.submissions import CREATING, PLANNED, RUNNING, SubmissionRow
-from include.batches.submit import check_account, is_elsewhere
+from include.batches.submit import is_elsewhere
 from include.contracts import BatchProvider
 from include.errors import ProviderError
 from include.ledger.connect import Connection

@@ -19,9 +19,9 @@ from typing import Any
 
 from include.batches import claims, failures, submissions
 from include.batches.judge import Judge, Verdict
+from include.batches.sending import check_account
 from include.batches.shard_files import keys_path
 from include.batches.submissions import SubmissionRow
-from include.batches.submit import check_account
 from include.contracts import (
     BatchProvider,
     BatchState,

@@ -21,9 +21,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from typing import IO
@@ -31,21 +30,20 @@ from typing import IO
 import pendulum
 
 from include.batches import admission, claims, runs, shards, submissions
-from include.batches.admission import Want
-from include.batches.look_up import find, note_newest
+from include.batches.look_up import note_newest
 from include.batches.reclaim import reclaim
+from include.batches.sending import Submitted, Task, Waiting, created, waits
 from include.batches.shard_files import requests_path
 from include.batches.submissions import CREATING, LANDED, PLANNED, VOID, SubmissionRow
-from include.contracts import BatchProvider, BatchState, BatchStatus, Limits, Price, Shard
+from include.batches.unanswered import resolve
+from include.contracts import BatchProvider, Limits, Price, Shard
 from include.errors import (
     AccountError,
     BudgetExceeded,
     ItemsTaken,
     LedgerError,
-    ProviderError,
     ProviderRefused,
     ProviderUnavailable,
-    ProviderUndecided,
     ProviderUnknown,
     QueueFull,
 )
@@ -62,40 +60,6 @@ INPUT_FILE_MISSING = "input_file_missing"
 _FILE_TRIES = 5
 """Creates over one uploaded file that isn't found, before it is uploaded anew."""
 _UPLOADS = 2
-_LOOK_UPS = 2
-
-
-@dataclass(frozen=True, slots=True)
-class Submitted:
-    """The shard's batch exists (or is over): wait for it, then land it. `attempt` may have moved on."""
-
-    id: str
-    shard: str
-    attempt: int
-    state: str
-    batch_id: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class Waiting:
-    """Nothing can be done now: try again in `seconds`. `reason` is for people."""
-
-    reason: str
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class _Task:
-    """What one call of `submit` works with."""
-
-    connection: Connection
-    storage: Storage
-    provider: BatchProvider
-    limits: Limits
-    shard: Shard
-    run: str
-    settings: Settings
-    want: Want
 
 
 def submit(
@@ -122,7 +86,7 @@ def submit(
     """
     shard = shards.get(connection, shard_id)
     want = admission.want_of(shard, price, output_tokens_per_line, provider.account)
-    task = _Task(connection, storage, provider, limits, shard, run, settings, want)
+    task = Task(connection, storage, provider, limits, shard, run, settings, want)
     with held(connection, f"shard/{shard_id}"):
         row = submissions.get(connection, shard_id, attempt)
         if row is None:
@@ -146,7 +110,7 @@ def submit(
                     return step
                 row = step
             elif row.state == CREATING:
-                step = _resolve(task, row)
+                step = resolve(task, row)
                 if isinstance(step, Waiting):
                     return step
                 row = step
@@ -194,17 +158,7 @@ def is_elsewhere(row: SubmissionRow, provider: BatchProvider, run: str) -> bool:
     return row.run != run and row.account != provider.account
 
 
-def check_account(row: SubmissionRow, provider: BatchProvider) -> None:
-    """Raise AccountError where the connection now points to another account than the batch's."""
-    if row.account != provider.account:
-        raise AccountError(
-            f"submission {row.id} (batch {row.batch_id or 'unknown'}) belongs to account {row.account},"
-            f" and the connection now points to account {provider.account}, which can't see it. Point"
-            " the connection back to that account's organisation and project (any key of them will do)"
-        )
-
-
-def _elsewhere(task: _Task, row: SubmissionRow) -> SubmissionRow | Waiting:
+def _elsewhere(task: Task, row: SubmissionRow) -> SubmissionRow | Waiting:
     """Another run's submission at another account: its next attempt where it is void, else wait.
 
     Raises ItemsTaken where nobody will send it any more: its items are free, for `pack` to divide.
@@ -236,14 +190,14 @@ def _elsewhere(task: _Task, row: SubmissionRow) -> SubmissionRow | Waiting:
 # --------------------------------------------------------------------------- from planned
 
 
-def _at_home(task: _Task, row: SubmissionRow) -> SubmissionRow:
+def _at_home(task: Task, row: SubmissionRow) -> SubmissionRow:
     """Nothing of a planned submission exists but perhaps a file: it follows its run's connection."""
     if row.account == task.provider.account:
         return row
     return submissions.rehome(task.connection, row, task.provider.account)
 
 
-def _send(task: _Task, row: SubmissionRow) -> SubmissionRow | Waiting:
+def _send(task: Task, row: SubmissionRow) -> SubmissionRow | Waiting:
     """One way from planned to creating and on; the row's next state decides what follows."""
     connection = task.connection
     if row.not_before is not None:
@@ -267,22 +221,22 @@ def _send(task: _Task, row: SubmissionRow) -> SubmissionRow | Waiting:
         raise
     except (QueueFull, ProviderUnavailable) as error:
         # Of what was noted before the create: nothing is announced yet.
-        return _waits(task, row, Waiting(str(error), task.settings.admission_seconds))
+        return waits(task, row, Waiting(str(error), task.settings.admission_seconds))
     if isinstance(reserved, str):
         return Waiting(reserved, task.settings.admission_seconds)
     return _create(task, reserved)
 
 
-def _upload(task: _Task, row: SubmissionRow) -> SubmissionRow | Waiting:
+def _upload(task: Task, row: SubmissionRow) -> SubmissionRow | Waiting:
     path = requests_path(row.shard)
     started = time.monotonic()
     try:
         with task.storage.open_read(path) as file:
             file_id = task.provider.upload(file, task.storage.size(path), row.as_submission())
     except QueueFull as error:
-        return _waits(task, row, _back_off(task, error))
+        return waits(task, row, _back_off(task, error))
     except ProviderUnavailable as error:
-        return _waits(task, row, Waiting(str(error), task.settings.admission_seconds))
+        return waits(task, row, Waiting(str(error), task.settings.admission_seconds))
     except AccountError:
         raise
     except ProviderRefused as error:
@@ -298,7 +252,7 @@ def _upload(task: _Task, row: SubmissionRow) -> SubmissionRow | Waiting:
     return submissions.record_upload(task.connection, row, file_id)
 
 
-def _create(task: _Task, row: SubmissionRow) -> SubmissionRow | Waiting:
+def _create(task: Task, row: SubmissionRow) -> SubmissionRow | Waiting:
     """Create, over a file that the provider may not find at once. `row` is in state creating."""
     for upload in range(1, _UPLOADS + 1):
         for attempt in range(_FILE_TRIES):
@@ -327,7 +281,7 @@ def _create(task: _Task, row: SubmissionRow) -> SubmissionRow | Waiting:
     raise AssertionError("the last refusal is raised")
 
 
-def _create_once(task: _Task, row: SubmissionRow) -> SubmissionRow | Waiting | ProviderRefused:
+def _create_once(task: Task, row: SubmissionRow) -> SubmissionRow | Waiting | ProviderRefused:
     """One paid call. Returns the refusal only where the input file isn't found; raises any other.
 
     The row returned is running, or still creating where nobody knows: the caller asks the provider.
@@ -362,11 +316,11 @@ def _create_once(task: _Task, row: SubmissionRow) -> SubmissionRow | Waiting | P
         planned = submissions.not_created(connection, row, str(error))
         submissions.void(connection, planned, str(error), from_states=(PLANNED,))
         raise
-    return _created(task, row, status, adopted=False)
+    return created(task, row, status, adopted=False)
 
 
 @contextmanager
-def _requests(task: _Task) -> Iterator[IO[bytes] | None]:
+def _requests(task: Task) -> Iterator[IO[bytes] | None]:
     """The shard's request file, where it goes with the create."""
     if task.provider.uploads:
         yield None
@@ -375,93 +329,6 @@ def _requests(task: _Task) -> Iterator[IO[bytes] | None]:
         yield file
 
 
-def _created(task: _Task, row: SubmissionRow, status: BatchStatus, *, adopted: bool) -> SubmissionRow:
-    log.info(
-        "Shard %s: batch %s %s (%d lines, %d tokens)",
-        row.shard,
-        status.batch_id,
-        "adopted" if adopted else "created",
-        task.shard.lines,
-        task.shard.tokens,
-    )
-    return submissions.created(task.connection, row, status, adopted=adopted)
-
-
-def _waits(task: _Task, row: SubmissionRow, waiting: Waiting) -> Waiting:
-    """Say in the ledger too why nothing is done now."""
-    submissions.waits(task.connection, row, waiting.reason)
-    return waiting
-
-
-def _back_off(task: _Task, error: QueueFull) -> Waiting:
+def _back_off(task: Task, error: QueueFull) -> Waiting:
     seconds = task.settings.queue_full_seconds if error.retry_after is None else error.retry_after
     return Waiting(str(error), max(seconds, 1.0))
-
-
-# --------------------------------------------------------------------------- from creating
-
-
-def _resolve(task: _Task, row: SubmissionRow) -> SubmissionRow | Waiting:
-    """A create whose outcome nobody knows: adopt, wait, or, after the grace, make the attempt void."""
-    check_account(row, task.provider)
-    connection = task.connection
-    try:
-        found = _find(task, row)
-        if found:
-            return _adopt(task, row, found)
-        row = submissions.nothing_found(connection, row)
-        left = _grace_left(task, row)
-        if left > 0 or row.look_ups < _LOOK_UPS:
-            seconds = min(max(left, 1.0), task.settings.poll_seconds)
-            return Waiting(
-                f"create of submission {row.id} wasn't answered and no batch of it is found", seconds
-            )
-        # Without its input a batch that is still on its way somewhere can't run any more.
-        if row.file_id is not None:
-            task.provider.delete_file(row.file_id)
-        found = _find(task, row)
-        if found:
-            return _adopt(task, row, found)
-    except AccountError:
-        raise
-    except ProviderUndecided as error:
-        return _waits(task, row, Waiting(str(error), task.settings.poll_seconds))
-    except ProviderError as error:
-        log.warning("Shard %s: the look-up failed and decides nothing: %s", row.shard, error)
-        waiting = Waiting(f"can't tell yet whether a batch exists: {error}", task.settings.poll_seconds)
-        return _waits(task, row, waiting)
-    void = submissions.void(
-        connection,
-        row,
-        f"create wasn't answered; {row.look_ups} look-ups over the grace period found no batch",
-        from_states=(CREATING,),
-    )
-    return void if void is not None else submissions.by_id(connection, row.id)
-
-
-def _find(task: _Task, row: SubmissionRow) -> list[BatchStatus]:
-    grace = task.settings.unknown_grace_seconds
-    return find(task.connection, task.storage, task.provider, row, grace_seconds=grace)
-
-
-def _adopt(task: _Task, row: SubmissionRow, found: Sequence[BatchStatus]) -> SubmissionRow:
-    """Take the batch that is furthest; where something between us made two of one call, cancel the rest."""
-    best = max(found, key=lambda status: (status.error is None, status.completed, status.batch_id))
-    adopted = _created(task, row, best, adopted=True)
-    for other in found:
-        if other.batch_id != best.batch_id and other.state is BatchState.RUNNING:
-            log.warning(
-                "Submission %s has a second batch %s at the provider: cancelling it", row.id, other.batch_id
-            )
-            try:
-                task.provider.cancel(other.batch_id)
-            except ProviderError as error:
-                log.error("Batch %s couldn't be cancelled, cancel it by hand: %s", other.batch_id, error)
-    return adopted
-
-
-def _grace_left(task: _Task, row: SubmissionRow) -> float:
-    """Seconds of the ledger's clock until look-ups that find nothing may decide."""
-    assert row.first_look_up_at is not None
-    since = (clock.now(task.connection) - pendulum.instance(row.first_look_up_at)).total_seconds()
-    return task.settings.unknown_grace_seconds - since

@@ -13,8 +13,9 @@ from enum import Enum
 import pendulum
 
 from include.batches import admission, shards, submissions
+from include.batches.sending import check_account
 from include.batches.submissions import ENDED, LANDED, RUNNING, VOID, SubmissionRow
-from include.batches.submit import check_account, renew
+from include.batches.submit import renew
 from include.contracts import BatchProvider, BatchState, BatchStatus
 from include.errors import ProviderError
 from include.ledger import clock

@@ -19,8 +19,9 @@ from include.batches.bury import BuryReport
 from include.batches.land import LandReport, land
 from include.batches.pack import PackReport
 from include.batches.reconcile import Accounts
+from include.batches.sending import Submitted
 from include.batches.shard_files import requests_path
-from include.batches.submit import Submitted, submit
+from include.batches.submit import submit
 from include.contracts import RUN_ROW_SCHEMA, Limits, Price, RunRef
 from include.ledger import clock
 from include.ledger.connect import Connection

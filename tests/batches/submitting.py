@@ -10,9 +10,10 @@ import pyarrow as pa
 from openai import AsyncOpenAI, OpenAI
 
 from include.batches import submissions
+from include.batches.sending import Submitted, Waiting
 from include.batches.shard_files import keys_path, requests_path
 from include.batches.submissions import SubmissionRow
-from include.batches.submit import Submitted, Waiting, submit
+from include.batches.submit import submit
 from include.contracts import SHARD_KEYS_SCHEMA, BatchProvider, Item, Limits, Price, Shard, Space
 from include.ledger import clock
 from include.ledger.connect import Connection

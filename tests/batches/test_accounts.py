@@ -6,8 +6,8 @@ import pytest
 
 from include.batches import runs, submissions
 from include.batches.cancel import Cancelled, cancel_run
+from include.batches.sending import Submitted, Waiting
 from include.batches.submissions import SubmissionRow
-from include.batches.submit import Submitted, Waiting
 from include.errors import LedgerError
 from include.ledger.connect import Connection
 from include.storage import Storage

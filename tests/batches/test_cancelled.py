@@ -6,7 +6,7 @@ import pytest
 
 from include.batches import runs, submissions
 from include.batches.cancel import Cancelled, cancel_run
-from include.batches.submit import Submitted
+from include.batches.sending import Submitted
 from include.errors import RunCancelled
 from include.ledger.connect import Connection
 from include.storage import Storage

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from include.batches import claims, submissions, watch
+from include.batches.sending import Submitted, Waiting
 from include.batches.story import story
-from include.batches.submit import Submitted, Waiting
 from include.contracts import OutcomeClass, Shard
 from include.errors import AccountError, LedgerError, ProviderRefused
 from include.ledger.connect import Connection

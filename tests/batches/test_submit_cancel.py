@@ -6,7 +6,7 @@ import pytest
 
 from include.batches import submissions, watch
 from include.batches.cancel import Cancelled, cancel_batch, cancel_run
-from include.batches.submit import Submitted, Waiting
+from include.batches.sending import Submitted, Waiting
 from include.contracts import Price
 from include.errors import BudgetExceeded
 from include.ledger import clock

@@ -10,7 +10,7 @@ import pytest
 
 from include.batches import land, submissions, watch
 from include.batches.cancel import Cancelled, cancel_run
-from include.batches.submit import Submitted, Waiting
+from include.batches.sending import Submitted, Waiting
 from include.contracts import Limits, Shard, Space
 from include.ledger.connect import Connection
 from include.providers.anthropic import AnthropicBatches

@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from include.batches import submissions
-from include.batches.submit import Submitted, Waiting
+from include.batches.sending import Submitted, Waiting
 from include.contracts import Shard
 from include.ledger.connect import Connection
 from include.providers.openai import OpenAIBatches

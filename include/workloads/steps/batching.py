@@ -14,6 +14,7 @@ from include.batches import retry as retrying
 from include.batches import submit as submitting
 from include.batches import watch as watching
 from include.batches.cancel import cancel_batch
+from include.batches.sending import Submitted, Waiting
 from include.contracts import Limits, RunRef, Space
 from include.errors import AccountError, BatchInferenceError, LedgerError, RunCancelled, RunStopped
 from include.indexes import versions
@@ -134,11 +135,11 @@ class _Advanced:
     """What became of a part's shards: those at the provider, why others must wait (the shortest wait), and
     why still others are never sent."""
 
-    submitted: list[tuple[shards.ListedShard, submitting.Submitted]] = field(default_factory=list)
-    waiting: submitting.Waiting | None = None
+    submitted: list[tuple[shards.ListedShard, Submitted]] = field(default_factory=list)
+    waiting: Waiting | None = None
     refused: BatchInferenceError | None = None
 
-    def wait(self, step: submitting.Waiting) -> None:
+    def wait(self, step: Waiting) -> None:
         """Wait at most so long."""
         if self.waiting is None or step.seconds < self.waiting.seconds:
             self.waiting = step
@@ -163,11 +164,11 @@ def _advance(
             runs.stop(connection, ref.run, str(error))
             found.refused = found.refused or error
             continue
-        if isinstance(step, submitting.Submitted):
+        if isinstance(step, Submitted):
             found.submitted.append((entry, step))
         else:
             seconds = step.seconds if over or left is None else min(step.seconds, left)
-            found.wait(submitting.Waiting(step.reason, seconds))
+            found.wait(Waiting(step.reason, seconds))
             log.info("Shard %s waits: %s", entry.shard.id, step.reason)
     return found
 
@@ -179,7 +180,7 @@ def _submit(
     ref: RunRef,
     endpoint: Endpoint,
     entry: shards.ListedShard,
-) -> submitting.Submitted | submitting.Waiting:
+) -> Submitted | Waiting:
     space = plan.asked_space()
     return submitting.submit(
         connection,
@@ -209,13 +210,13 @@ def watch(services: Services, ref: RunRef, part: str) -> dict[str, Any] | None:
             row = submissions.by_id(connection, step.id)
             seen = watching.look(connection, endpoint.provider, row, settings=services.settings)
             if seen is watching.Seen.AGAIN:
-                found.wait(submitting.Waiting("its batch never ran", services.settings.admission_seconds))
+                found.wait(Waiting("its batch never ran", services.settings.admission_seconds))
             elif not seen:
                 assert row.batch_id is not None
                 pending.append(row.batch_id)
                 left = deadlines.seconds_left(connection, ref.run, deadline_of(plan), entry.round)
                 if left is not None and left > 0:
-                    found.wait(submitting.Waiting("the run's deadline", left))
+                    found.wait(Waiting("the run's deadline", left))
                 _cancel_late(services, connection, endpoint, row, ref, left)
     if not pending and found.waiting is None:
         return None
