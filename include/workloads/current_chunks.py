@@ -50,14 +50,8 @@ class CurrentChunks:
         return written
 
     def all_are_stored(self) -> bool:
-        """Whether each document's chunks are stored under this corpus's chunking, so that what isn't
-        found among them is nowhere."""
-        row = self._connection.execute(
-            "select exists(select from documents"
-            " where corpus = %s and not deleted and chunking <> %s) as other",
-            (self._config.corpus, self._config.chunking.fingerprint),
-        ).fetchone()
-        return row is not None and not row["other"]
+        """See `all_are_stored`."""
+        return all_are_stored(self._connection, self._config)
 
     def _where(self, chosen: Callable[[pa.Table], Any]) -> Iterator[pa.Table]:
         seen: set[str] = set()
@@ -113,3 +107,13 @@ class CurrentChunks:
         except PresendFailed:
             return text
         return sent
+
+
+def all_are_stored(connection: Connection, config: CorpusConfig) -> bool:
+    """Whether each document's chunks are stored under this corpus's chunking, so that what isn't found
+    among them is nowhere."""
+    row = connection.execute(
+        "select exists(select from documents where corpus = %s and not deleted and chunking <> %s) as other",
+        (config.corpus, config.chunking.fingerprint),
+    ).fetchone()
+    return row is not None and not row["other"]

@@ -26,6 +26,7 @@ from include.errors import ConfigError
 from include.ledger.connect import Connection
 from include.requests.keys import item_key
 from include.storage import Storage
+from include.workloads.current_chunks import all_are_stored
 from include.workloads.extraction import prompt
 from include.workloads.extraction.reading import Selection, StoredDocument, stored, windows
 
@@ -93,13 +94,8 @@ class Questions:
         return self._write(run, Selection(), ranges, lambda document: document.id in documents).chunks
 
     def all_are_stored(self) -> bool:
-        """Whether each document's chunks are stored under this corpus's chunking."""
-        row = self._connection.execute(
-            "select exists(select from documents"
-            " where corpus = %s and not deleted and chunking <> %s) as other",
-            (self._config.corpus, self._config.chunking.fingerprint),
-        ).fetchone()
-        return row is not None and not row["other"]
+        """See `current_chunks.all_are_stored`."""
+        return all_are_stored(self._connection, self._config)
 
     def _write(
         self, run: RunRef, selection: Selection, ranges: int, wanted: Callable[[StoredDocument], bool]
