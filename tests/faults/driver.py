@@ -9,7 +9,6 @@ cleared as their errors say, one last run over all documents.
 from __future__ import annotations
 
 import random
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -31,6 +30,14 @@ PROVIDER_CALLS = (
     "embeddings",
 )
 MOST_RUNS = 2
+CLEARED = {
+    "ItemsTaken": "pack",
+    "LedgerError": "pack",
+    "PlanMissing": "prepare",
+    "PublishRefused": "upsert",
+    "ReconcileError": "pack_retry",
+}
+"""The task that a person clears for an error, as its message says."""
 TRIES = 12
 """So often a task may fail, without faults, before the driver gives up on it."""
 
@@ -238,12 +245,11 @@ class Driver:
                     self._mend(run, failure)
 
     def _mend(self, run: Run, failure: StepFailed) -> None:
-        """What a person does about a failed task: what its error says, or run it again."""
-        named = re.search(
-            r"clear the task `(\w+)`|or `(pack_retry)`|clear the run's (\w+)", failure.message, re.I
-        )
-        if named is not None:
-            run.clear(next(name for name in named.groups() if name))
+        """What a person does about a failed task: what its error says, or run it again a while later."""
+        if failure.kind == "RunStopped":
+            self.world.resume(run)
+        elif failure.kind in CLEARED:
+            run.clear(CLEARED[failure.kind])
         else:
             self.world.advance(120)
 

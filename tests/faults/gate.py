@@ -116,7 +116,7 @@ class Gate:
                 threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
 
     def _serve(self, connection: socket.socket) -> None:
-        with connection, connection.makefile("rwb") as stream, suppress(OSError, ValueError):
+        with suppress(OSError, ValueError), connection, connection.makefile("rwb") as stream:
             for line in stream:
                 kind, name = orjson.loads(line)
                 call = self.arrive(kind, name)
@@ -163,5 +163,7 @@ def passing(kind: Kind, name: str) -> Iterator[None]:
         yield
         return
     _WAY.say(orjson.dumps([kind, name]))
-    yield
-    _WAY.say(b"done")
+    try:
+        yield
+    finally:
+        _WAY.say(b"done")

@@ -106,13 +106,14 @@ def _output(world: World, batch: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _tokens_told(world: World, batch: Mapping[str, Any]) -> int:
-    """The prompt tokens that a batch's output file tells of: of each line that is ours, once."""
+    """The prompt tokens that a batch's output file tells of: of each line that is ours, once. Where no
+    line does, those that the batch tells of."""
     told = {
         line["custom_id"]: line["response"]["body"]["usage"]["prompt_tokens"]
         for line in _output(world, batch)
         if not line["custom_id"].startswith("foreign")
     }
-    return sum(told.values())
+    return sum(told.values()) or (batch["usage"] or {}).get("input_tokens", 0)
 
 
 def _good_answers(world: World, batch: Mapping[str, Any]) -> set[str]:

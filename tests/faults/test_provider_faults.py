@@ -93,7 +93,6 @@ def test_a_state_never_heard_of_is_waited_out(world: World) -> None:
 def test_a_batch_that_is_stuck_is_given_up_and_its_rest_sent_again(world: World, state: str) -> None:
     world.write(TEXTS)
     world.emulator.faults(rule("batch", 1, do="pace", **{state: 3_000_000}))
-    world.batch_seconds = 7200
     finish(world, world.run())
     assert everything_is_there(world)
 

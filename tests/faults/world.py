@@ -44,7 +44,8 @@ embedding: {{model: text-embedding-3-small, dimensions: {dimensions}}}
 index: {{store: {store}, url: "file://{folder}/index"}}
 """
 BATCH_SECONDS = 600.0
-"""What passes while a run waits for batches: by then each that isn't told otherwise has ended."""
+"""What passes when a run waits for batches: by then each that isn't told otherwise has ended. Doubled
+where it hasn't."""
 
 WAITS = 200
 """So often a task may come back because it waits, before a test says that it waits for ever."""
@@ -157,7 +158,6 @@ class World:
         self.ledger_url = database_url(postgres_url, self._database)
         self._databases = {self._database}
         self._runs = 0
-        self.batch_seconds = BATCH_SECONDS
         for name in ("corpora", "storage", "index", "scratch"):
             (folder / name).mkdir(parents=True)
         store = "tests.faults.held_index.HeldLance"
@@ -191,8 +191,8 @@ class World:
         task = run.next
         assert task is not None
         if task.step in ("submit", "watch") and result is not None:
+            self.advance(result["seconds"] or BATCH_SECONDS * 2 ** min(run.waited, 5))
             run.waited += 1
-            self.advance(result["seconds"] or self.batch_seconds)
             return False
         run.done(result)
         return True
