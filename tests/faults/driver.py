@@ -14,8 +14,9 @@ from typing import Any
 
 import httpx
 
+from include.errors import ProviderError
 from tests.faults.workers import Killed, StepFailed, Worker
-from tests.faults.world import STAGES, Run, World
+from tests.faults.world import REPLAY, STAGES, Run, World
 
 NAMES = [f"document-{number}" for number in range(10)]
 TEXTS = [f"the text of number {number}, in some words" for number in range(24)]
@@ -30,6 +31,7 @@ PROVIDER_CALLS = (
     "embeddings",
 )
 MOST_RUNS = 2
+REPLAYING = {"workload": REPLAY}
 CLEARED = {
     "ItemsTaken": "pack",
     "LedgerError": "pack",
@@ -136,7 +138,7 @@ class Driver:
         """A new run, over all documents or some."""
         if len(self.active) == MOST_RUNS:
             return
-        request = self.chance.choice([{}, {}, {}, {"limit": 3}, {"sample": 4}])
+        request = self.chance.choice([{}, {}, {}, {"limit": 3}, {"sample": 4}, REPLAYING])
         self.active.append(self.world.run(**request))
         self.runs += 1
         self._tell(f"begin {self.active[-1].ref.run} {request}")
@@ -198,6 +200,23 @@ class Driver:
             stage = self.chance.choice(STAGES[: run.stage])
             self._tell(f"clear {run.ref.run} to {stage}")
             run.clear(stage)
+
+    def cancel(self) -> None:
+        """A person cancels a run: its tasks do nothing more."""
+        run = self._any()
+        if run is not None and run.stage > STAGES.index("pack"):
+            self._tell(f"cancel {run.ref.run}")
+            try:
+                self.world.cancel(run)
+            except ProviderError as error:
+                self._tell(f"it can't be cancelled: {error}")
+            else:
+                self.active.remove(run)
+
+    def discard(self) -> None:
+        """A person gives up on a few dead letters."""
+        self._tell("discard letters")
+        self.world.discard(2)
 
     def fault(self) -> None:
         """The provider has other faults than before."""
@@ -299,4 +318,6 @@ ACTIONS: tuple[tuple[Callable[[Driver], None], int], ...] = (
     (Driver.calm, 3),
     (Driver.clear, 4),
     (Driver.wait, 5),
+    (Driver.cancel, 1),
+    (Driver.discard, 1),
 )

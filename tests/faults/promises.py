@@ -134,11 +134,10 @@ def _lost(world: World, answered: Counter[str], standing: set[str]) -> Iterator[
             yield f"item {key} has {files} results"
         if key in standing:
             yield f"item {key} has a result and a dead letter that stands"
-    for run in world.rows("select run, state from runs"):
+    for run in world.rows("select run, state, plan_uri from runs where state <> 'cancelled'"):
         if run["state"] != "succeeded":
             yield f"{run['run']} is {run['state']}"
-        name = run["run"].rsplit("/", 1)[-1]
-        for path in world.storage.list(f"runs/initial_ingest/{CORPUS}/{name}/rows", ".parquet"):
+        for path in world.storage.list(f"{run['plan_uri'].removesuffix('plan.json')}rows", ".parquet"):
             if "range-" in path:
                 with world.storage.parquet_file(path) as file:
                     keys = {key.hex() for key in file.read(columns=["key"])["key"].to_pylist()}
@@ -193,10 +192,15 @@ def _left_behind(world: World, books: Books) -> Iterator[str]:
     for file in books["files"]:
         if file["purpose"] == "batch":
             yield f"upload {file['id']} ({file['filename']}) is left at the provider"
-    for row in world.rows("select id, state, reason from submissions where state not in ('landed', 'void')"):
+    # What a cancelled run had at the provider ends there, and is landed by whoever wants it.
+    for row in world.rows(
+        "select s.id, s.state, s.reason from submissions s join runs using (run)"
+        " where s.state not in ('landed', 'void') and (runs.state <> 'cancelled' or s.state = 'planned')"
+    ):
         yield f"submission {row['id']} is {row['state']}: {row['reason']}"
     for row in world.rows(
-        "select id from submissions where reserved_tokens + reserved_requests + reserved_usd <> 0"
+        "select id from submissions where state in ('landed', 'void')"
+        " and reserved_tokens + reserved_requests + reserved_usd <> 0"
     ):
         yield f"submission {row['id']} still reserves room"
     locks = world.rows(

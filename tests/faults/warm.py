@@ -134,10 +134,12 @@ class _Child:
         from include.contracts import RunRef
         from include.workloads import steps
         from include.workloads.plan import Request
+        from include.workloads.replay import Replay
 
         arguments = list(told["arguments"])
         if told["step"] == "prepare":
-            arguments = [Request(**arguments[0])]
+            replay = Replay() if told["run"]["workload"] == "dead_letter_replay" else None
+            arguments = [Request(**arguments[0], replay=replay)]
         # As in a task, nothing is kept from the step before.
         services = dataclasses.replace(self._services)
         try:

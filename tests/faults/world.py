@@ -20,7 +20,8 @@ import psycopg
 from openai import OpenAI
 
 import tests.faults.held_files  # noqa: F401  registers held://
-from include.batches import runs
+from include.batches import dead_letters, runs
+from include.batches.cancel import cancel_run
 from include.contracts import RunRef
 from include.ledger import clock
 from include.ledger.connect import connect
@@ -33,7 +34,7 @@ from tests.faults.warm import Place
 from tests.faults.workers import Worker
 
 CORPUS = "letters"
-WORKLOAD = "initial_ingest"
+INGEST, REPLAY = "initial_ingest", "dead_letter_replay"
 ACCOUNT = "letters"
 DIMENSIONS = 16
 YAML = """\
@@ -172,12 +173,12 @@ class World:
         rows = "".join(json.dumps({"id": name, "text": text}) + "\n" for name, text in texts.items())
         self.storage.write_bytes("sources/all.jsonl", rows.encode())
 
-    def run(self, **request: Any) -> Run:
-        """A new run, nothing of it done."""
+    def run(self, workload: str = INGEST, **request: Any) -> Run:
+        """A new run, nothing of it done. A replay asks all open dead letters again."""
         self._runs += 1
         name = f"run-{self._runs}"
-        uri = f"runs/{WORKLOAD}/{CORPUS}/{name}"
-        return Run(RunRef(f"{WORKLOAD}__{CORPUS}/{name}", WORKLOAD, CORPUS, uri), request)
+        uri = f"runs/{workload}/{CORPUS}/{name}"
+        return Run(RunRef(f"{workload}__{CORPUS}/{name}", workload, CORPUS, uri), request)
 
     def begin(self, worker: Worker, run: Run) -> None:
         """Begin the task that is due."""
@@ -208,6 +209,17 @@ class World:
         """What a person does once that is mended for which a run stopped sending."""
         with connect(self.ledger_url) as ledger:
             runs.resume(ledger, run.ref.run)
+
+    def cancel(self, run: Run) -> None:
+        """What the command `cancel` does."""
+        with connect(self.ledger_url) as ledger:
+            cancel_run(ledger, self.storage, self.provider, run.ref.run)
+
+    def discard(self, letters: int) -> None:
+        """A person gives up on some open dead letters."""
+        with connect(self.ledger_url) as ledger:
+            found = dead_letters.find(ledger, corpus=CORPUS, limit=letters)
+            dead_letters.discard(ledger, [letter.id for letter in found], "a test gave up on it")
 
     def advance(self, seconds: float) -> None:
         """Let time pass, for the ledger and for the provider."""
