@@ -163,7 +163,7 @@ def yaml_fields(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str,
         inner = next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)), None)
         if inner is not None:
             yield from yaml_fields(inner, f"{prefix}{name}.")
-        elif prefix + name != "chunking.splitter":  # set by the code
+        elif prefix + name not in ("chunking.splitter", "chunking.cut"):  # set by the code
             yield prefix + name, default_in_words(field.default)
 
 

@@ -38,13 +38,15 @@ Workload = Literal[
 class ChunkingConfig(StrictModel):
     """How documents are cut: at most `tokens` cl100k tokens, `overlap` of them shared with the last.
 
-    `splitter` is set by the code and frozen with a run's plan; a YAML can't choose it.
+    `splitter` and `cut` are set by the code and frozen with a run's plan; a YAML can't choose them. `cut`
+    says to what the chunks are cut smaller that would be too long to send, see `CorpusConfig.fitted`.
     """
 
     format: Literal["text", "markdown"] = "text"
     tokens: int = Field(default=400, ge=SMALLEST_CHUNK, le=8191)
     overlap: int = Field(default=40, ge=0)
     splitter: str = SPLITTER
+    cut: str = ""
 
     @model_validator(mode="after")
     def _overlap_fits(self) -> ChunkingConfig:
@@ -55,7 +57,8 @@ class ChunkingConfig(StrictModel):
     @property
     def fingerprint(self) -> str:
         """32 hex characters: equal exactly where chunks come out equal."""
-        return _fingerprint(self.model_dump(mode="json"))
+        told = self.model_dump(mode="json")
+        return _fingerprint(told if self.cut else {name: told[name] for name in told if name != "cut"})
 
 
 class EmbeddingConfig(StrictModel):
@@ -152,6 +155,19 @@ class CorpusConfig(StrictModel):
         """How this corpus's vectors are compared."""
         return Metric(self.index.metric)
 
+    def fitted(self, longest: int | None) -> CorpusConfig:
+        """The same corpus for a model that reads so many tokens; None where that isn't known.
+
+        Where chunks may have to be cut smaller, into what is part of the chunking: another model's limit or
+        another hook cuts other ones, which have ids and an index of their own.
+        """
+        hook = self.hook()
+        may = hook is not None or (longest is not None and self.chunking.tokens > longest)
+        cut = ""
+        if longest is not None and self.embedding.too_long == "split" and may:
+            cut = f"{longest} tokens" + (f" after {hook.fingerprint}" if hook is not None else "")
+        return self.model_copy(update={"chunking": self.chunking.model_copy(update={"cut": cut})})
+
     def index_version(self, space_id: str) -> str:
         """`{corpus}__{12 hex}`: another space, chunking, metric or text is another index."""
         parts = {"space": space_id, "chunking": self.chunking.fingerprint, "metric": self.index.metric}
@@ -210,8 +226,9 @@ def load_corpus(path: str | Path) -> CorpusConfig:
     if not isinstance(raw, dict):
         raise ConfigError(f"{file}: must be a mapping that starts with `corpus:`, `source:`, `embedding:`")
     chunking = raw.get("chunking")
-    if isinstance(chunking, dict) and "splitter" in chunking:
-        raise ConfigError(f"{file}: chunking.splitter: is set by the code; leave it out")
+    for name in ("splitter", "cut"):
+        if isinstance(chunking, dict) and name in chunking:
+            raise ConfigError(f"{file}: chunking.{name}: is set by the code; leave it out")
     try:
         config = CorpusConfig.model_validate(raw)
     except ValidationError as error:

@@ -38,7 +38,7 @@ class Inputs:
         # Where tokens may fill a line, a wrong count could make it one that is refused.
         self._counts_all = per_line > 1 and most is not None and 2 * per_line * config.chunking.tokens > most
         self._counted = 0
-        self._splits = config.embedding.too_long == "split"
+        self._splits = bool(config.chunking.cut)
         self._model = config.embedding.model
         self._chunking = config.chunking
         if longest is not None and config.chunking.tokens > longest and not self._splits:

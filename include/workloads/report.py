@@ -212,10 +212,12 @@ def gather(
     notes += _of_reading(counts, plan)
     notes += _of_letters(counts, plan)
     lacking = int(merged(counts, "verify", "unaccounted"))
+    documents_bad = int(merged(counts, "prepare", "bad"))
     if lacking:
+        unread = "their documents are bad input, and keep a new index waiting; or " if documents_bad else ""
         notes.append(
-            f"the index lacks {lacking:,} chunks that no dead letter explains: another run is loading them, "
-            "or the index was lost; a run of all partitions refills it without a request"
+            f"the index lacks {lacking:,} chunks that no dead letter explains: {unread}another run is "
+            "loading them, or the index was lost; a run of all partitions refills it without a request"
         )
     published = str(merged(counts, "publish", "reason", ""))
     if not landed and price is None and merged(counts, "pack", "sent"):
@@ -231,7 +233,7 @@ def gather(
         documents_changed=merged(counts, "prepare", "changed"),
         documents_unchanged=merged(counts, "prepare", "unchanged"),
         documents_deleted=merged(counts, "prepare", "deleted"),
-        documents_bad=merged(counts, "prepare", "bad"),
+        documents_bad=documents_bad,
         chunks=chunks,
         items=merged(counts, "reconcile", "items", merged(counts, "estimate", "items")),
         requests_reused=merged(counts, "reconcile", "reused", merged(counts, "estimate", "reused")),

@@ -16,6 +16,7 @@ from include.errors import ConfigError
 from include.indexes import versions
 from include.ledger.connect import Connection
 from include.providers.prompts import answer_params
+from include.reference import limits_for
 from include.workloads.extraction.shape import Shape
 from include.workloads.plan import Plan
 from include.workloads.services import Endpoint, Services
@@ -58,12 +59,14 @@ def resolve(services: Services, connection: Connection, config: CorpusConfig) ->
         )
     endpoint = services.endpoint(config.embedding.provider, config.embedding.connection)
     space = config.space(endpoint.service)
+    limits = limits_for(space.protocol, space.endpoint, space.model, account=endpoint.account)
+    config = config.fitted(limits.longest_input)
     version = config.index_version(space.id)
     if live is not None and version != live.version:
         text = (
-            f"what is sent (presend, or the connection's service) isn't what {live.version} was built with; "
-            f"this run fills {version}, and {live.version} stays live without its documents until that one "
-            "holds every partition: run all partitions"
+            f"what is sent (presend, too_long, or the connection's service) isn't what {live.version} was "
+            f"built with; this run fills {version}, and {live.version} stays live without its documents "
+            "until that one holds every partition: run all partitions"
         )
         log.warning("%s: %s", config.corpus, text)
         disagreements = (*disagreements, text)
@@ -104,7 +107,7 @@ def _compare(wanted: CorpusConfig, live: CorpusConfig) -> tuple[str, ...]:
         ("embedding.provider", wanted.embedding.provider, live.embedding.provider),
         ("embedding.model", wanted.embedding.model, live.embedding.model),
         ("embedding.dimensions", wanted.embedding.dimensions, live.embedding.dimensions),
-        ("chunking", wanted.chunking, live.chunking),
+        ("chunking", wanted.chunking, live.chunking.model_copy(update={"cut": ""})),
         ("index", wanted.index, live.index),
     ):
         if ours != theirs:

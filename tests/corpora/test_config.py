@@ -48,6 +48,7 @@ class TestLoading:
             ("kind: jsonl", "kind: jsonl\n  fields: {deleted: gone}", "source: fields.deleted"),
             ("embedding:", "chunking: {tokens: 100, overlap: 60}\nembedding:", "chunking: overlap 60"),
             ("embedding:", "chunking: {splitter: mine}\nembedding:", "chunking.splitter"),
+            ("embedding:", "chunking: {cut: mine}\nembedding:", "chunking.cut"),
             ("embedding:", "schedules: {initial_ingests: '@daily'}\nembedding:", "schedules.initial_ingests"),
             ("embedding:", "golden_set: nowhere.jsonl\nembedding:", "golden_set: there is no file"),
             (GOOD, "[1, 2]", "must be a mapping"),

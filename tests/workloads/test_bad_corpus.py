@@ -15,8 +15,10 @@ import pytest
 
 from include.corpora.records import Reason
 from include.errors import TooMuchBadInput
+from include.indexes.live import read_pointer
 from include.indexes.search import search
 from include.workloads import steps
+from include.workloads.plan import Plan
 from tests.corpora.test_sources import BAD_LINES
 from tests.workloads.conftest import YAML, World
 
@@ -125,6 +127,11 @@ def test_above_the_share_nothing_is_spent_and_the_report_names_it_all(world: Wor
 
 
 HOOK = """
+def failing(text):
+    if "poison" in text:
+        raise ValueError("it can't be redacted")
+    return text
+
 def longer(text):
     return text + " more" * (9000 if "poison" in text else 0)
 
@@ -182,3 +189,47 @@ class TestTooLong:
         assert (bad["document_id"], bad["reason"], bad["done"]) == ("long", "too_long", "cut it smaller")
         assert report.documents_bad == 0
         assert set(world.charges().values()) == {1}
+
+    def test_a_document_that_was_indexed_whole_is_cut_into_an_index_of_its_own(self, world: World) -> None:
+        """Chunks that are stored whole aren't missed where a hook has them cut smaller."""
+        yaml = YAML.replace("dimensions: 32", "dimensions: 32, too_long: split")
+        world.configure(yaml)
+        text = "poison in every sentence of a text of several chunks. " * 30
+        world.put("all", {"id": "a", "text": "fine"}, {"id": "long", "text": text})
+        ref, ranges = world.begin()
+        world.send(ref)
+        world.end(ref, ranges)
+        whole = len(world.rows(ref))
+        world.configure(yaml + "presend: long_hooks.longer_by_length\n")
+        ref, ranges = world.begin()
+        world.send(ref)
+        report = world.end(ref, ranges)
+        plan = Plan.load(world.services.storage, ref.uri)
+        assert len(world.rows(ref)) > whole
+        assert read_pointer(world.services.storage, "letters").index == plan.version
+        assert report.notes == () or all("lacks" not in note for note in report.notes)
+        # And again: the same index, nothing sent.
+        paid = world.charges()
+        again, ranges = world.begin()
+        world.send(again)
+        world.end(again, ranges)
+        assert Plan.load(world.services.storage, again.uri).version == plan.version
+        assert world.charges() == paid
+
+    def test_a_new_index_waits_for_a_document_that_readers_have_and_says_so(self, world: World) -> None:
+        world.put("all", {"id": "a", "text": "fine"}, {"id": "bad", "text": "poison"})
+        world.run()
+        built = read_pointer(world.services.storage, "letters").index
+        world.configure(YAML + "presend: long_hooks.failing\n")
+        ref, ranges = world.begin()
+        world.send(ref)
+        report = world.end(ref, ranges)
+        assert read_pointer(world.services.storage, "letters").index == built
+        assert [bad["document_id"] for bad in report.bad_input] == ["bad"]
+        assert any("lacks 1 chunks" in note and "bad input" in note for note in report.notes)
+        # Out of the source, it's out of the way.
+        world.put("all", {"id": "a", "text": "fine"})
+        ref, ranges = world.begin()
+        world.send(ref)
+        world.end(ref, ranges)
+        assert read_pointer(world.services.storage, "letters").index != built

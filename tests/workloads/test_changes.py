@@ -5,10 +5,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from include.batches import runs
 from include.corpora.config import load_corpus
+from include.indexes.search import search
 from include.requests.keys import item_key
 from include.workloads import steps
 from include.workloads.plan import Plan
@@ -109,6 +111,9 @@ def test_exactly_what_changed_and_what_is_new_is_sent(dated: World) -> None:
     assert {row["partition"] for row in told["moved"].values()} == {NEW}
     assert {name: row["position"] for name, row in told["shuffled"].items()} == {"s3": 0, "s1": 1, "s2": 2}
     assert told["same"] == {"x1": before["same"]["x1"]["metadata"]}
+    some = np.array(after["same"]["x1"]["vector"], np.float32)
+    hits = search(dated.services.storage, "letters", some, k=20, filter={"topic": "new"})
+    assert {hit.document_id for hit in hits} == {"retitled"}
 
 
 def test_an_old_partition_backfilled_later_changes_nothing(dated: World) -> None:
