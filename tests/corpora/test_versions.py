@@ -92,6 +92,36 @@ def test_only_the_newest_version_leaves_rows(corpus: Corpus, changes: bool, mixe
     assert (again.new, again.changed, again.moved) == (0, 0, 0)
 
 
+@pytest.mark.parametrize("changes", [False, True])
+@pytest.mark.parametrize("seed", range(4))
+def test_also_where_records_name_their_partitions_in_any_order(
+    corpus: Corpus, changes: bool, seed: int
+) -> None:
+    """A record that tells no time is as new as its day."""
+    corpus.source = {"partition": None, "fields": {"partition": "day"}}
+    if changes:
+        corpus.source = {
+            **corpus.source,
+            "mode": "changes",
+            "fields": {"partition": "day", "deleted": "gone"},
+        }
+    chosen = random.Random(seed)
+    log = [
+        {**record(chosen, number, changes, mixed=True), "day": chosen.choice((A, B))} for number in range(60)
+    ]
+    corpus.write("all", *log)
+    timed = [{"updated_at": f"{each['day']}T00:00:00Z", **each} for each in log]
+    expected = newest([(each["day"], each) for each in timed], changes)
+    report = corpus.run("r", ranges=2)
+    found: dict[str, str] = {}
+    for row in sorted(corpus.rows("r").to_pylist(), key=lambda row: row["position"]):
+        found[row["document_id"]] = row["text"].rstrip().rpartition("End of ")[2]
+    assert found == {id: each["text"].rpartition("End of ")[2] for id, each in expected.items()}
+    assert corpus.rows("r").num_rows == report.chunks
+    again = corpus.run("again", ranges=2)
+    assert (again.new, again.changed, again.moved) == (0, 0, 0)
+
+
 def test_versions_that_alternate_take_no_query_each(corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prepare, "_BATCH_DOCUMENTS", 1_000)
     judged: list[int] = []
