@@ -39,10 +39,9 @@ ask: $(RUNTIME)
 ask: export Q := $(value Q)
 ask: export CORPUS := $(or $(value CORPUS),python_docs)
 
-# The tests on a running Airflow come last and alone: it takes both cores.
+# One worker has the tests on a running Airflow, which mostly wait; the other all others meanwhile.
 test: lint
-	$(BIN)/pytest -m "not integration and not soak" --numprocesses 2 --dist loadfile
-	$(BIN)/pytest -m integration
+	$(BIN)/pytest -m "not soak" --numprocesses 2 --dist loadgroup --no-loadscope-reorder
 
 # Alone and in one process: it is long, not wide.
 SECONDS ?= 600

@@ -30,14 +30,16 @@ NEEDS_AIRFLOW = frozenset({"stack", "own"})
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what needs a running Airflow: those tests run alone, after all others."""
+    """Group the tests for parallel workers: each file is one group, so that what it shares is made once;
+    and all that need a running Airflow are one, the first, because it takes the longest."""
     for item in items:
-        if (
-            NEEDS_AIRFLOW.intersection(getattr(item, "fixturenames", ()))
-            or item.path.name == "test_endings.py"
-        ):
+        needs = NEEDS_AIRFLOW.intersection(getattr(item, "fixturenames", ()))
+        if needs or item.path.name == "test_endings.py":
             item.add_marker(pytest.mark.integration)
-    items.sort(key=lambda item: item.get_closest_marker("integration") is not None)
+            item.add_marker(pytest.mark.xdist_group("airflow"))
+        else:
+            item.add_marker(pytest.mark.xdist_group(str(item.path.relative_to(ROOT))))
+    items.sort(key=lambda item: item.get_closest_marker("integration") is None)
 
 
 @pytest.fixture(scope="session")
