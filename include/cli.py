@@ -6,7 +6,9 @@ environment.
 
 from __future__ import annotations
 
+import json
 import logging
+import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, astuple
@@ -19,7 +21,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from include.errors import BatchInferenceError
+from include.contracts import JSON
+from include.errors import BatchInferenceError, ConfigError
 from include.settings import load_settings
 
 P = ParamSpec("P")
@@ -56,6 +59,15 @@ def errors_in_words(function: Callable[P, R]) -> Callable[P, R]:
     return wrapped
 
 
+def _safe(run: str) -> str:
+    """A run's name as the ledger has it, also where it's given with Airflow's own run id."""
+    dag, slash, name = run.partition("/")
+    return dag + slash + re.sub(r"[^A-Za-z0-9_.-]+", "-", name)
+
+
+RunName = Annotated[str, typer.Argument(help="A run, as `runs` names it.", parser=_safe)]
+
+
 def show(title: str, columns: Iterable[str], rows: Iterable[Iterable[Any]]) -> None:
     """Print a table, a row a line."""
     table = Table(box=None, pad_edge=False, header_style="bold")
@@ -74,6 +86,8 @@ def _text(value: Any) -> str:
         return value.strftime("%Y-%m-%d %H:%M:%S")
     if isinstance(value, float):
         return f"{value:.6f}"
+    if isinstance(value, tuple):
+        return ", ".join(map(_text, value))
     if isinstance(value, Mapping):
         return ", ".join(f"{name} {_text(one)}" for name, one in value.items() if one not in (None, {}, []))
     return str(value)
@@ -114,18 +128,30 @@ def ask(
     question: Annotated[str, typer.Argument(help="A question in plain words.")],
     corpus: Annotated[str, typer.Option(help="The corpus to ask.")] = "python_docs",
     k: Annotated[int, typer.Option(help="How many hits.", min=1)] = 3,
+    where: Annotated[
+        list[str] | None, typer.Option(help="NAME=TEXT: only chunks whose metadata says so; may be repeated.")
+    ] = None,
+    metadata: Annotated[bool, typer.Option(help="Show each hit's metadata.")] = False,
 ) -> None:
     """Search the live index of a corpus, as an application would."""
     from include.workloads.asking import ask as run
     from include.workloads.clients import services
 
-    for rank, hit in enumerate(run(services(), corpus, question, k), 1):
+    wanted: dict[str, JSON] = {}
+    for pair in where or ():
+        name, equals, text = pair.partition("=")
+        if not (name and equals):
+            raise ConfigError(f"--where is {pair!r}; say NAME=TEXT, such as keywords=loop")
+        wanted[name] = text
+    for rank, hit in enumerate(run(services(), corpus, question, k, wanted), 1):
         title = hit.metadata.get("title") or hit.document_id
         print(f"{rank}. {title} [{hit.document_id}] score {hit.score:.3f}")
         text = " ".join(hit.text.split())
         print(f"   {text[:200]}{'…' if len(text) > 200 else ''}")
         if hit.metadata.get("url"):
             print(f"   {hit.metadata['url']}")
+        if metadata:
+            print(f"   {json.dumps(dict(hit.metadata), ensure_ascii=False)}")
 
 
 @app.command()
@@ -154,7 +180,7 @@ def runs(
 
 @app.command("run")
 @errors_in_words
-def show_run(run: Annotated[str, typer.Argument(help="A run, as `runs` names it.")]) -> None:
+def show_run(run: RunName) -> None:
     """Show one run: what each step reported, and its shards."""
     from include.batches import runs as ledger_runs
     from include.batches import submissions
@@ -228,7 +254,7 @@ def story(
 
 @app.command()
 @errors_in_words
-def cancel(run: Annotated[str, typer.Argument(help="A run, as `runs` names it.")]) -> None:
+def cancel(run: RunName) -> None:
     """Cancel a run: it sends nothing more, and what no other run waits for stops at the provider."""
     from include.batches import runs as ledger_runs
     from include.batches.cancel import cancel_run
@@ -241,6 +267,8 @@ def cancel(run: Annotated[str, typer.Argument(help="A run, as `runs` names it.")
         uri = (found.plan_uri or "").removesuffix("/plan.json")
         provider = outside.endpoint(*Plan.load(outside.storage, uri).asks()).provider
         done = cancel_run(connection, outside.storage, provider, run)
+    if found.state != "running":
+        print(f"{run} is {found.state}: it sends nothing more")
     show("Cancelled", ("what", "submissions"), ((name, ids) for name, ids in asdict(done).items() if ids))
 
 
@@ -278,7 +306,7 @@ def compare(
 
 @app.command()
 @errors_in_words
-def resume(run: Annotated[str, typer.Argument(help="A run, as `runs` names it.")]) -> None:
+def resume(run: RunName) -> None:
     """Let a run send again that stopped by itself: its failed tasks can be cleared while it still works."""
     from include.batches import runs as ledger_runs
     from include.ledger.connect import connect
@@ -293,6 +321,8 @@ def resume(run: Annotated[str, typer.Argument(help="A run, as `runs` names it.")
 def dead_letters(
     corpus: Annotated[str | None, typer.Option(help="Only this corpus.")] = None,
     state: Annotated[str, typer.Option(help="open, replaying, resolved or discarded.")] = "open",
+    workload: Annotated[str | None, typer.Option(help="Only this workload's.")] = None,
+    run: Annotated[str | None, typer.Option(help="Only those of this run.", parser=_safe)] = None,
     limit: Annotated[int, typer.Option(min=1)] = 50,
 ) -> None:
     """List the requests that failed for good, newest first."""
@@ -300,12 +330,22 @@ def dead_letters(
     from include.ledger.connect import connect
 
     with connect(load_settings().ledger_url) as connection:
-        found = letters.find(connection, corpus=corpus, state=letters.known_state(state), limit=limit)
+        found = letters.find(
+            connection,
+            workload=workload,
+            corpus=corpus,
+            state=letters.known_state(state),
+            run=run,
+            limit=limit,
+        )
     show(
         "Dead letters",
-        ("id", "corpus", "document", "class", "code", "message", "attempts", "opened"),
+        ("id", "workload", "corpus", "document", "class", "code", "message", "attempts", "opened", "run"),
         (
-            (d.id, d.corpus, d.document_id, d.cls, d.code, d.message[:200], d.attempts, d.opened_at)
+            (
+                *(d.id, d.workload, d.corpus, d.document_id, d.cls, d.code, d.message[:200], d.attempts),
+                *(d.opened_at, d.run),
+            )
             for d in found
         ),
     )
@@ -322,7 +362,10 @@ def discard(
     from include.ledger.connect import connect
 
     with connect(load_settings().ledger_url) as connection:
-        print(f"{letters.discard(connection, ids, reason)} of {len(ids)} discarded")
+        done = letters.discard(connection, ids, reason)
+    print(
+        f"{done} of {len(ids)} discarded" + ("" if done == len(ids) else "; the others aren't open letters")
+    )
 
 
 @app.command()

@@ -17,6 +17,7 @@ without would you your
 """
 STOPWORDS = frozenset(STOPWORD_LIST.split())
 SENTENCE_END = re.compile(r"(?<=[.!?])[\"')\]]*\s+|\n\s*\n")
+MARK = re.compile(r"</?[A-Za-z][\w-]*>")
 WORD = re.compile(r"[^\W\d_][\w'-]*")
 NUMBER = re.compile(r"(?<![\w.])-?\d+(?:\.\d+)?(?![\w])")
 NAME = re.compile(r"\b[A-Z][\w'-]+(?:\s+(?:of\s+|the\s+)?[A-Z][\w'-]+)*")
@@ -26,7 +27,8 @@ class Extract:
     """A text taken apart, each part when first asked for."""
 
     def __init__(self, text: str) -> None:
-        self.text = text.strip()
+        # Marks around a document are none of its words.
+        self.text = MARK.sub(" ", text).strip()
 
     @cached_property
     def sentences(self) -> list[str]:

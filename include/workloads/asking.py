@@ -6,16 +6,20 @@ the pointer names, query the physical index it names.
 
 from __future__ import annotations
 
-from include.contracts import Hit, OutcomeClass, Space, Vector
+from collections.abc import Mapping
+
+from include.contracts import JSON, Hit, OutcomeClass, Space, Vector
 from include.errors import ProviderUnavailable
 from include.indexes.live import LivePointer
 from include.indexes.search import search
 from include.workloads.services import Services
 
 
-def ask(services: Services, corpus: str, question: str, k: int) -> list[Hit]:
-    """The k nearest chunks of the live index to a question, best first."""
-    return search(services.storage, corpus, lambda pointer: embed(services, pointer, question), k)
+def ask(
+    services: Services, corpus: str, question: str, k: int, filter: Mapping[str, JSON] | None = None
+) -> list[Hit]:
+    """The k nearest chunks of the live index to a question, best first; `filter` as a store takes it."""
+    return search(services.storage, corpus, lambda pointer: embed(services, pointer, question), k, filter)
 
 
 def embed(services: Services, pointer: LivePointer, question: str) -> Vector:

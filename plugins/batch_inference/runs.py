@@ -9,6 +9,7 @@ from typing import Any
 from batch_inference.forms import REPLAY
 from include.batches.dead_letters import Which
 from include.contracts import OutcomeClass, RunRef
+from include.errors import ConfigError
 from include.workloads.plan import Request, Window
 from include.workloads.replay import INGEST, Change, Replay
 
@@ -33,6 +34,7 @@ def run_ref(workload: str, corpus: str, context: Any) -> RunRef:
 def request(workload: str, context: Any) -> Request:
     """What the trigger form, the schedule or the backfill asked for."""
     params = context["params"]
+    _refuse_unknown(context)
     return Request(
         window=_window(context),
         partitions=tuple(params["partitions"]) if params.get("partitions") else None,
@@ -44,6 +46,18 @@ def request(workload: str, context: Any) -> Request:
         approve=bool(params.get("approve")),
         replay=_replay(params) if workload == REPLAY else None,
     )
+
+
+def _refuse_unknown(context: Any) -> None:
+    """Raise ConfigError for a field of `conf` that the form doesn't have: Airflow drops it without a
+    word, and a misspelt `dry_run` would spend."""
+    known = set(context["dag"].params)
+    unknown = sorted(set(context["dag_run"].conf or {}) - known)
+    if unknown:
+        raise ConfigError(
+            f"conf has {', '.join(map(repr, unknown))}, which this DAG's form doesn't know; it has "
+            f"{', '.join(sorted(known))}. Nothing was read or sent: trigger it again"
+        )
 
 
 def _replay(params: Any) -> Replay:
