@@ -20,16 +20,13 @@ from tests.faults.world import REPLAY, STAGES, Run, World
 
 NAMES = [f"document-{number}" for number in range(10)]
 TEXTS = [f"the text of number {number}, in some words" for number in range(24)]
-PROVIDER_CALLS = (
-    "files.create",
-    "batches.create",
-    "batches.retrieve",
-    "batches.list",
-    "files.retrieve",
-    "files.content",
-    "files.delete",
-    "embeddings",
-)
+CALLS = {
+    "probe": ("embeddings",),
+    "submit": ("batches.create", "batches.create", "files.create", "batches.list", "files.retrieve"),
+    "watch": ("batches.retrieve",),
+    "land": ("files.content", "batches.retrieve", "files.retrieve", "files.delete"),
+}
+"""What the steps ask the provider; the paid call more often."""
 MOST_RUNS = 2
 REPLAYING = {"workload": REPLAY}
 CLEARED = {
@@ -46,7 +43,8 @@ TRIES = 12
 
 def _call_faults(chance: random.Random) -> dict[str, Any]:
     """A fault of a call, for a few times."""
-    rule: dict[str, Any] = {"on": chance.choice(PROVIDER_CALLS), "when": {"times": chance.randint(1, 4)}}
+    call = chance.choice([call for calls in CALLS.values() for call in calls])
+    rule: dict[str, Any] = {"on": call, "when": {"times": chance.randint(1, 4)}}
     kinds: list[dict[str, Any]] = [
         {"do": "status", "status": 500},
         {"do": "status", "status": 503, "body": "<html>unavailable</html>"},
@@ -155,13 +153,15 @@ class Driver:
         run = self._any()
         if run is None:
             return
-        kind = self.chance.choice(["ledger", "ledger", "storage", "index", "provider"])
+        assert run.next is not None
+        calls = CALLS.get(run.next.step, ())
+        kind = self.chance.choice(["ledger", "storage", "index", *["provider"] * 2 * bool(calls)])
         when = self.chance.choice(["before", "after"])
         nth = self.chance.randint(1, 12)
         with self.world.gated_worker() as (worker, gate):
             caught: Callable[[], bool]
             if kind == "provider":
-                caught = self._hold(self.chance.choice(PROVIDER_CALLS), when)
+                caught = self._hold(self.chance.choice(calls), when)
             else:
                 gate.stop(kind, nth, when)
 

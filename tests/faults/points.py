@@ -17,7 +17,7 @@ from tests.faults.workers import wait_until
 from tests.faults.world import Run, World
 
 _WHEN: tuple[When, When] = ("before", "after")
-_LATE = "batches.create"
+_LATE = frozenset({"batches.create", "messages.batches.create"})
 """The one call that may still do its work when its caller is dead, and costs money."""
 
 
@@ -51,7 +51,7 @@ def record(world: World, run: Run) -> list[Point]:
         for operation, count in sorted(asked.items()):
             for nth in range(1, count + 1):
                 points += [Point(here, "provider", operation, nth, when) for when in _WHEN]
-                if operation == _LATE:
+                if operation in _LATE:
                     points.append(Point(here, "provider", operation, nth, "late"))
     return points
 

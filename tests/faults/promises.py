@@ -31,8 +31,8 @@ from include.requests.keys import item_key
 from include.stores.lancedb import LanceStore
 from tests.faults.world import CORPUS, DIMENSIONS, Books, World
 
-Row = tuple[str, str, bytes]
-"""An index row: its document, text and vector."""
+Row = tuple[str, str, str, bytes]
+"""An index row: its document, text, metadata and vector."""
 
 
 @dataclass(frozen=True)
@@ -70,8 +70,9 @@ def broken(world: World, documents: Mapping[str, list[str]], *, spoilt: int = 0)
     with connect(world.ledger_url) as ledger:
         clean(ledger, world.provider, compare(ledger, world.provider, "default"))
     books = world.books()
-    space = str(world.rows("select space from spaces")[0]["space"])
-    answered = _results(world, space)
+    spaces = world.rows("select space, description ->> 'endpoint' as endpoint from spaces")
+    answered = sum((_results(world, row["space"]) for row in spaces), Counter[str]())
+    (embedded,) = [row["space"] for row in spaces if row["endpoint"] == "/v1/embeddings"]
     standing = {
         row["key"]
         for row in world.rows(
@@ -81,14 +82,14 @@ def broken(world: World, documents: Mapping[str, list[str]], *, spoilt: int = 0)
     return [
         *_paid_twice(world, books, spoilt),
         *_lost(world, answered, standing),
-        *_misread(world, documents, space, answered),
+        *_misread(world, documents, embedded, answered),
         *_books_differ(world, books),
         *_left_behind(world, books),
     ]
 
 
 def _paid_twice(world: World, books: Books, spoilt: int) -> Iterator[str]:
-    good = Counter(key for batch in books["batches"] for key in _good_answers(world, batch))
+    good = Counter(key for batch in books["batches"] for key in _answered_well(world, batch))
     charges: dict[str, int] = books["charges"]
     for key, times in good.items():
         if times > 1:
@@ -98,34 +99,50 @@ def _paid_twice(world: World, books: Books, spoilt: int) -> Iterator[str]:
             yield f"item {key} was charged {times} times for {good[key]} good answers"
 
 
-def _output(world: World, batch: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """The lines of a batch's output file, as it lies on the emulator's disk."""
-    if batch["output_file_id"]:
-        for line in (world.emulator.data / "files" / batch["output_file_id"]).read_bytes().splitlines():
-            yield json.loads(line)
+@dataclass(frozen=True)
+class Answer:
+    """A line of a batch's results: whether it answers its one item well, and the tokens it tells of."""
+
+    custom_id: str
+    good: bool
+    tokens: int
+
+
+def _answers(world: World, batch: Mapping[str, Any]) -> Iterator[Answer]:
+    """What a batch's results say of lines that are ours, as they lie on the emulator's disk."""
+    openai = batch["provider"] == "openai"
+    name = batch["output_file_id"] if openai else f"{batch['id']}.results"
+    path = world.emulator.data / "files" / str(name)
+    for line in map(json.loads, path.read_bytes().splitlines() if path.is_file() else ()):
+        if not line["custom_id"].startswith("foreign"):
+            yield (_of_openai if openai else _of_anthropic)(line)
+
+
+def _of_openai(line: dict[str, Any]) -> Answer:
+    body = line["response"]["body"]
+    good = line["response"]["status_code"] == 200 and len(body["data"]) == 1
+    return Answer(line["custom_id"], good, body["usage"]["prompt_tokens"])
+
+
+def _of_anthropic(line: dict[str, Any]) -> Answer:
+    if line["result"]["type"] != "succeeded":
+        return Answer(line["custom_id"], False, 0)
+    message = line["result"]["message"]
+    told = message["usage"]
+    tokens = told["input_tokens"] + told["cache_creation_input_tokens"] + told["cache_read_input_tokens"]
+    return Answer(line["custom_id"], message["stop_reason"] == "end_turn", tokens)
+
+
+def _answered_well(world: World, batch: Mapping[str, Any]) -> set[str]:
+    """The items that a batch answers well, however often."""
+    return {answer.custom_id for answer in _answers(world, batch) if answer.good}
 
 
 def _tokens_told(world: World, batch: Mapping[str, Any]) -> int:
-    """The prompt tokens that a batch's output file tells of: of each line that is ours, once. Where no
-    line does, those that the batch tells of."""
-    told = {
-        line["custom_id"]: line["response"]["body"]["usage"]["prompt_tokens"]
-        for line in _output(world, batch)
-        if not line["custom_id"].startswith("foreign")
-    }
-    return sum(told.values()) or (batch["usage"] or {}).get("input_tokens", 0)
-
-
-def _good_answers(world: World, batch: Mapping[str, Any]) -> set[str]:
-    """The custom_ids that a batch's output file answers well."""
-    good = set()
-    for line in _output(world, batch):
-        if line["custom_id"].startswith("foreign"):
-            continue
-        data = ((line["response"] or {}).get("body") or {}).get("data") or []
-        if line["response"]["status_code"] == 200 and len(data) == 1 and not line["error"]:
-            good.add(line["custom_id"])
-    return good
+    """The prompt tokens that a batch's results tell of, of each line once. Where no line does, those that
+    the batch tells of."""
+    told = {answer.custom_id: answer.tokens for answer in _answers(world, batch)}
+    return sum(told.values()) or (batch.get("usage") or {}).get("input_tokens", 0)
 
 
 def _lost(world: World, answered: Counter[str], standing: set[str]) -> Iterator[str]:
@@ -149,7 +166,7 @@ def _misread(
     world: World, documents: Mapping[str, list[str]], space: str, answered: Counter[str]
 ) -> Iterator[str]:
     held: dict[str, list[tuple[str, bytes]]] = {}
-    for document, text, vector in _index(world).values():
+    for document, text, _, vector in _index(world).values():
         held.setdefault(document, []).append((text, vector))
     for document in held.keys() - documents.keys():
         yield f"the index holds document {document}, which never was"
@@ -180,15 +197,16 @@ def _books_differ(world: World, books: Books) -> Iterator[str]:
     for batch in books["batches"]:
         row = ours.get(batch["id"])
         if row is None:
-            yield f"batch {batch['id']} ({batch['status']}) at the provider is unknown to the ledger"
+            yield f"batch {batch['id']} at the provider is unknown to the ledger"
         elif row["state"] == "landed" and row["usage"]["input"] != (told := _tokens_told(world, batch)):
             yield f"batch {batch['id']}: the ledger says {row['usage']}, its output file {told} tokens"
 
 
 def _left_behind(world: World, books: Books) -> Iterator[str]:
     for batch in books["batches"]:
-        if batch["status"] in ("validating", "in_progress", "finalizing", "cancelling"):
-            yield f"batch {batch['id']} still is {batch['status']}"
+        status = batch.get("status") or batch["processing_status"]
+        if status in ("validating", "in_progress", "finalizing", "cancelling", "canceling"):
+            yield f"batch {batch['id']} still is {status}"
     for file in books["files"]:
         if file["purpose"] == "batch":
             yield f"upload {file['id']} ({file['filename']}) is left at the provider"
@@ -232,6 +250,7 @@ def _index(world: World) -> dict[str, Row]:
         row["chunk_id"]: (
             row["document_id"],
             row["text"],
+            row["metadata"],
             np.array(row["vector"], np.float32).tobytes(),
         )
         for row in rows.to_pylist()

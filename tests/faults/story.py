@@ -7,7 +7,7 @@ attempt fails, one that always fails, one that can't succeed, and one whose lett
 
 from __future__ import annotations
 
-from tests.faults.world import Run, World
+from tests.faults.world import INGEST, Run, World
 
 FIRST = {
     "kept": "a text that stays as it is",
@@ -37,7 +37,7 @@ DOCUMENTS = {
 }
 LETTERS_BEFORE = {
     "on": "line",
-    "when": {"match": "^unlucky"},
+    "when": {"match": r"\bunlucky\b"},
     "do": "line_error",
     "status": 500,
     "code": "server_error",
@@ -45,15 +45,21 @@ LETTERS_BEFORE = {
 FAULTS = (
     {
         "on": "line",
-        "when": {"match": "^flaky", "times": 1},
+        "when": {"match": r"\bflaky\b", "times": 1},
         "do": "line_error",
         "status": 500,
         "code": "server_error",
     },
-    {"on": "line", "when": {"match": "^hopeless"}, "do": "line_error", "status": 500, "code": "server_error"},
     {
         "on": "line",
-        "when": {"match": "^poison"},
+        "when": {"match": r"\bhopeless\b"},
+        "do": "line_error",
+        "status": 500,
+        "code": "server_error",
+    },
+    {
+        "on": "line",
+        "when": {"match": r"\bpoison\b"},
         "do": "line_error",
         "status": 400,
         "code": "content_policy_violation",
@@ -61,15 +67,24 @@ FAULTS = (
 )
 
 
-def tell_the_beginning(world: World) -> Run:
-    """All that is before the run; returns the other run, which has packed and not sent."""
-    world.write(FIRST)
-    world.emulator.faults(LETTERS_BEFORE)
+def tell_the_beginning(world: World, workload: str = INGEST) -> Run:
+    """All that is before the run; returns the other run, which has packed and not sent.
+
+    An ingest reads what is written; any other workload reads what an ingest has brought in.
+    """
+
+    def write(texts: dict[str, str]) -> None:
+        world.write(texts)
+        if workload != INGEST:
+            world.go(worker, world.run())
+
     with world.worker() as worker:
-        world.go(worker, world.run())
+        write(FIRST)
+        world.emulator.faults(LETTERS_BEFORE)
+        world.go(worker, world.run(workload))
         world.emulator.faults()
-        world.write({**FIRST, **SHARED})
-        other = world.run()
+        write({**FIRST, **SHARED})
+        other = world.run(workload)
         world.go(worker, other, "submit shard 1 of 1")
-    world.write(SECOND)
+        write(SECOND)
     return other

@@ -13,7 +13,7 @@ import pytest
 
 from tests.faults.promises import broken
 from tests.faults.workers import StepFailed
-from tests.faults.world import Run, World
+from tests.faults.world import EXTRACTION, Run, World
 
 TEXTS = {f"document-{number}": f"text number {number}" for number in range(6)}
 DOCUMENTS = {name: [text] for name, text in TEXTS.items()}
@@ -26,7 +26,12 @@ CALLS = (
     "files.content",
     "files.delete",
 )
-DOWNLOADS = ("files.content",)
+CALLS_OF_MESSAGES = (
+    "messages",
+    "messages.batches.create",
+    "messages.batches.retrieve",
+    "messages.batches.results",
+)
 RETRIED = {"ProviderUnavailable", "ProviderUnknown", "QueueFull"}
 """What a task is run again for without a person: everything else that these faults raise is a failure."""
 
@@ -62,6 +67,15 @@ def test_a_fault_that_passes_changes_nothing(world: World, fault: str) -> None:
     world.emulator.faults(*(rule(call, 3, **PASSING[fault]) for call in CALLS))
     finish(world, world.run())
     assert everything_is_there(world)
+
+
+@pytest.mark.parametrize("fault", ["500", "429, an hour", "dropped before", "dropped after"])
+def test_nor_does_it_where_a_batch_bears_nothing_of_ours(world: World, fault: str) -> None:
+    world.write(TEXTS)
+    finish(world, world.run())
+    world.emulator.faults(*(rule(call, 3, **PASSING[fault]) for call in CALLS_OF_MESSAGES))
+    finish(world, world.run(EXTRACTION))
+    assert everything_is_there(world, times=2)
 
 
 @pytest.mark.parametrize("call", ["batches.create", "batches.retrieve", "files.retrieve", "files.content"])
@@ -189,8 +203,8 @@ def finish(world: World, run: Run) -> None:
                 world.advance(60)
 
 
-def everything_is_there(world: World) -> bool:
-    """Both promises hold, and every document is indexed and was paid for once."""
+def everything_is_there(world: World, times: int = 1) -> bool:
+    """Both promises hold, and every document is indexed and was paid for once by each of so many runs."""
     assert broken(world, DOCUMENTS) == []
-    assert list(world.books()["charges"].values()) == [1] * len(TEXTS)
+    assert list(world.books()["charges"].values()) == [1] * times * len(TEXTS)
     return not world.rows("select 1 from dead_letters")

@@ -31,6 +31,7 @@ from typing import Any
 import orjson
 
 MODULES = (
+    "anthropic",
     "duckdb",
     "lancedb",
     "openai",

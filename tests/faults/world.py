@@ -34,7 +34,7 @@ from tests.faults.warm import Place
 from tests.faults.workers import Worker
 
 CORPUS = "letters"
-INGEST, REPLAY = "initial_ingest", "dead_letter_replay"
+INGEST, REPLAY, EXTRACTION = "initial_ingest", "dead_letter_replay", "metadata_extraction"
 ACCOUNT = "letters"
 DIMENSIONS = 16
 YAML = """\
@@ -43,6 +43,7 @@ source: {{kind: jsonl, url: "{{storage_root}}/sources/*.jsonl"}}
 chunking: {{tokens: 60, overlap: 8}}
 embedding: {{model: text-embedding-3-small, dimensions: {dimensions}}}
 index: {{store: {store}, url: "file://{folder}/index"}}
+extraction: {{provider: anthropic, model: claude-haiku-4-5, max_tokens: 400}}
 """
 BATCH_SECONDS = 600.0
 """What passes when a run waits for batches: by then each that isn't told otherwise has ended. Doubled
@@ -242,25 +243,32 @@ class World:
             "unknown_grace_seconds": 100,
             "file_wait_seconds": 0.01,
         }
-        connection = {
-            "host": self.emulator.openai_url,
-            "password": "k",
-            "extra": {
-                "service": "emulator",
-                "account": ACCOUNT,
-                "openai_client_kwargs": {"project": self.project, "max_retries": 0},
-            },
-        }
+        workspace = {"anthropic-workspace-id": self.project}
+        openai = self._connection(
+            self.emulator.openai_url,
+            openai_client_kwargs={"project": self.project, "max_retries": 0},
+        )
+        anthropic = self._connection(
+            self.emulator.anthropic_url,
+            anthropic_client_kwargs={"default_headers": workspace, "max_retries": 0},
+        )
         return Worker(
             self.warm,
             Place(
                 settings=settings,
-                environment={"AIRFLOW_CONN_OPENAI_DEFAULT": json.dumps(connection)},
+                environment={
+                    "AIRFLOW_CONN_OPENAI_DEFAULT": openai,
+                    "AIRFLOW_CONN_ANTHROPIC_DEFAULT": anthropic,
+                },
                 folder=str(self.folder / "scratch"),
                 gate=str(gate.path) if gate else "",
                 most_bytes=most_bytes,
             ),
         )
+
+    def _connection(self, host: str, **extra: Any) -> str:
+        given = {"service": "emulator", "account": ACCOUNT, **extra}
+        return json.dumps({"host": host, "password": "k", "extra": given})
 
     @contextmanager
     def gated_worker(self) -> Iterator[tuple[Worker, Gate]]:
