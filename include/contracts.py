@@ -431,7 +431,10 @@ class VectorStore(Protocol):
         ...
 
     def set_metadata(self, index: str, rows: pa.RecordBatch) -> None:
-        """Overwrite `metadata` and `stamp` of existing chunks; rows have those and chunk_id only."""
+        """Overwrite `metadata` and `stamp` of existing chunks; rows have those and chunk_id only.
+
+        A chunk that has its stamp already may be left alone.
+        """
         ...
 
     def delete(self, index: str, chunk_ids: Sequence[str]) -> None:

@@ -60,7 +60,7 @@ class Answers:
                     self._group[numbers[newer]] = len(self._groups)
                     self._groups.append((path, group))
 
-    def _match(self, column: pa.ChunkedArray[Any]) -> tuple[Numbers, Numbers]:
+    def _match(self, column: Any) -> tuple[Numbers, Numbers]:
         """The keys of a column that are wanted: their numbers, and their positions in the column."""
         numbers = self._keys.find(names_of_keys(column))
         positions = np.flatnonzero(numbers >= 0)
@@ -80,16 +80,24 @@ class Answers:
         for path, numbers in itertools.groupby(self._holding(wanted), lambda number: self._groups[number][0]):
             with self._storage.parquet_file(path) as file:
                 for number in numbers:
-                    found = file.read_row_group(self._groups[number][1], columns=["key", "vector"])
-                    names, positions = self._match(found["key"])
-                    own = self._group[names] == number
-                    rows, places = self._keys.rows(names[own])
-                    positions = positions[own][places]
-                    keep = wanted[rows]
-                    rows, positions = rows[keep], positions[keep]
-                    for start in range(0, len(rows), most):
-                        part = slice(start, start + most)
-                        yield rows[part], results.vectors_lists(_picked(found["vector"], positions[part]))
+                    group = self._groups[number][1]
+                    for found in file.iter_batches(
+                        most, row_groups=[group], columns=["key", "vector"], use_threads=False
+                    ):
+                        rows, positions = self._rows_of(found.column("key"), number)
+                        keep = wanted[rows]
+                        rows, positions = rows[keep], positions[keep]
+                        for start in range(0, len(rows), most):
+                            part = slice(start, start + most)
+                            picked = _picked(found.column("vector"), positions[part])
+                            yield rows[part], results.vectors_lists(picked)
+
+    def _rows_of(self, column: pa.Array[Any], group: int) -> tuple[Numbers, Numbers]:
+        """The rows whose newest answers this column of a row group has, and their positions in it."""
+        names, positions = self._match(column)
+        own = self._group[names] == group
+        rows, places = self._keys.rows(names[own])
+        return rows, positions[own][places]
 
     def _holding(self, wanted: npt.NDArray[np.bool_]) -> list[int]:
         """The row groups with the newest answers for these rows."""
@@ -97,9 +105,8 @@ class Answers:
         return [int(number) for number in np.unique(groups) if number >= 0]
 
 
-def _picked(column: pa.ChunkedArray[Any], positions: Numbers) -> Any:
+def _picked(column: Any, positions: Numbers) -> Any:
     """The entries at these positions; a view of them where they lie one after the other."""
-    whole = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
-    if len(positions) and bool(np.all(np.diff(positions) == 1)):
-        return whole.slice(int(positions[0]), len(positions))
-    return whole.take(positions)
+    if bool(np.all(np.diff(positions) == 1)):
+        return column.slice(int(positions[0]), len(positions))
+    return column.take(positions)

@@ -8,6 +8,7 @@ too is the source's.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -37,8 +38,6 @@ SCHEMA = pa.schema(_FIELDS)
 
 _BATCH = 5_000
 _NO_IDS: pa.Array[Any] = pa.array([], pa.string())
-_NO_STAMP = 0
-"""No row's stamp: what an ingest wrote is told apart by it, so the next one writes the row once more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +141,12 @@ class Extracted:
         return pa.array(merged, pa.string()), touched
 
 
+def _stamp(metadata: str) -> int:
+    """No ingest's stamp, which is of more than the metadata: the next one writes the row once more."""
+    digest = hashlib.blake2b(metadata.encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little", signed=True)
+
+
 def _merged(fields: Iterable[str], metadata: str) -> str:
     whole: dict[str, Any] = {}
     for one in fields:
@@ -210,7 +215,7 @@ def _apply(
     rows = batch.filter(pc.and_(there, current))
     metadata, touched = extracted.merge(rows)
     if touched:
-        stamps = pa.repeat(pa.scalar(_NO_STAMP, pa.int64()), len(metadata))
+        stamps = pa.array([_stamp(str(text)) for text in metadata.to_pylist()], pa.int64())
         columns = [rows.column("chunk_id"), metadata, stamps]
         names = ["chunk_id", "metadata", "stamp"]
         store.set_metadata(version, pa.RecordBatch.from_arrays(columns, names=names))

@@ -16,43 +16,31 @@ from include.requests.lookup import Numbers, names_of_uuids
 
 
 class Held:
-    """One look at an index. `others` are ids of the documents' chunks that aren't among the rows."""
+    """One look at an index. `times` says how often it holds each row, `stamps` with which stamp (the last
+    one seen); shape (rows,). The documents' other chunks are told by `others_of`."""
 
-    def __init__(self, store: VectorStore, index: str, rows: RunRows, stamps: Numbers) -> None:
-        """`stamps` are those that the rows are to have, shape (rows,)."""
+    def __init__(self, store: VectorStore, index: str, rows: RunRows) -> None:
         self._rows = rows
-        self._times = np.zeros(len(rows), np.int32)
-        self.same: Mask = np.zeros(len(rows), bool)
-        """Which rows it holds once, with these stamps."""
+        self.times = np.zeros(len(rows), np.int32)
+        self.stamps: Numbers = np.zeros(len(rows), np.int64)
         self._others: list[pa.Array[Any]] = [pa.array([], pa.string())]
         self._other_documents: list[npt.NDArray[np.int32]] = [np.empty(0, np.int32)]
         for part in store.ids_of(index, rows.documents):
-            self._add(part.combine_chunks(), stamps)
-        self.same &= self._times == 1
+            for batch in part.combine_chunks().to_batches():
+                self._add(batch)
 
-    def _add(self, part: pa.Table, stamps: Numbers) -> None:
-        for batch in part.to_batches():
-            names, usual = names_of_uuids(batch.column("chunk_id"))
-            found = self._rows.ids.find(names)
-            known = (found >= 0) & usual
-            rows, _ = self._rows.ids.rows(found[known])
-            np.add.at(self._times, rows, 1)
-            self.same[rows] = batch.column("stamp").to_numpy()[known] == stamps[rows]
-            if not known.all():
-                other = batch.filter(pa.array(~known))
-                self._others.append(other.column("chunk_id"))
-                places = pc.index_in(other.column("document_id"), self._rows.documents)
-                self._other_documents.append(places.to_numpy())
-
-    @property
-    def there(self) -> Mask:
-        """Which rows it holds."""
-        return self._times > 0
-
-    @property
-    def twice(self) -> Mask:
-        """Which rows it holds more than once: someone wrote without our locks."""
-        return self._times > 1
+    def _add(self, batch: pa.RecordBatch) -> None:
+        names, usual = names_of_uuids(batch.column("chunk_id"))
+        found = self._rows.ids.find(names)
+        known = (found >= 0) & usual
+        rows, _ = self._rows.ids.rows(found[known])
+        np.add.at(self.times, rows, 1)
+        self.stamps[rows] = batch.column("stamp").to_numpy()[known]
+        if not known.all():
+            other = batch.filter(pa.array(~known))
+            self._others.append(other.column("chunk_id"))
+            places = pc.index_in(other.column("document_id"), self._rows.documents)
+            self._other_documents.append(places.to_numpy())
 
     def others_of(self, documents: Mask) -> pa.Array[Any]:
         """The chunks of these documents that aren't among the rows; `documents` has shape (documents,)."""

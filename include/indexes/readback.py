@@ -13,6 +13,7 @@ from include.errors import ReadBackFailed
 from include.indexes.held import Held
 from include.indexes.run_rows import RunRows
 from include.indexes.truth import Mask
+from include.requests.lookup import Numbers
 
 SAMPLE = 64
 """Whole rows compared, beside every id."""
@@ -20,16 +21,15 @@ TOLERANCE = 1e-3
 """Of a vector's length: a store may keep less than float32."""
 
 
-def check_ids(index: str, written: RunRows, which: Mask, held: Held) -> None:
-    """Raise ReadBackFailed unless each of `which` rows, shape (rows,), is held exactly once."""
-    missing = np.flatnonzero(which & ~held.there)
+def check_ids(index: str, rows: RunRows, which: Mask, held: Held, stamps: Numbers) -> None:
+    """Raise ReadBackFailed unless each of `which` rows is held once, with its stamp; shapes (rows,)."""
+    missing = np.flatnonzero(which & ((held.times == 0) | (held.stamps != stamps)))
     if len(missing):
-        first = written.take(missing[:1])["chunk_id"][0]
         raise ReadBackFailed(
-            f"{index} doesn't hold {len(missing)} of {int(which.sum())} chunks it took, first {first}: "
-            "run this step again"
+            f"{index} doesn't hold {len(missing)} of {int(which.sum())} chunks as they were written, first "
+            f"{rows.chunk_ids(missing[:1])[0]}: run this step again"
         )
-    twice = int((which & held.twice).sum())
+    twice = int((which & (held.times > 1)).sum())
     if twice:
         raise ReadBackFailed(
             f"{index} holds {twice} chunks more than once: something else writes to it. Run this step again, "

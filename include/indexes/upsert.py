@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from include.batches.dead_letters import BLOCKS
-from include.contracts import Holds, Metric, RunRef, VectorStore, row_schema
+from include.contracts import FLOAT_BYTES, Holds, Metric, RunRef, VectorStore, row_schema
 from include.errors import IndexMismatch, StorageError
 from include.indexes import readback, truth, versions
 from include.indexes.answers import NEVER, Answers
@@ -32,15 +32,16 @@ from include.indexes.held import Held
 from include.indexes.run_rows import RunRows, judged
 from include.indexes.truth import Mask
 from include.ledger.connect import Connection
-from include.requests import results
 from include.requests.lookup import Numbers, keys_of_names
 from include.storage import Storage
 
 log = logging.getLogger(__name__)
 
 LOG_SECONDS = 10.0
-PASS_ROWS = 500_000
+PASS_ROWS = 250_000
 """Rows whose ids, keys and documents are held at once, some 100 bytes each."""
+_BATCH_BYTES = 3 << 19
+_SAMPLE_EVERY = 5_000
 _RANGE = re.compile(r"range-(\d+)\.parquet$")
 
 
@@ -92,8 +93,8 @@ def upsert(
     `rows` names one `rows/range-NN.parquet` in storage, or several. The space's results are read once
     for all of them, or once for each `PASS_ROWS` rows, so that memory stays the same for more. Makes
     the index if it isn't there.
-    `batch_rows` is how many rows are written at once, by default as many as results are read at once
-    (some 32 MB), so that either waits little for the other.
+    `batch_rows` is how many rows are made ready at once, by default 1.5 MB of vectors: they stay in
+    the processor's cache from reading to writing.
     Raises IndexMismatch where the index, or the results, are of another shape; ReadBackFailed where
     the store doesn't hold what it was given.
     """
@@ -110,7 +111,7 @@ def upsert(
         locks = {lock for number, ranges in places for lock in truth.locks_of_range(number, ranges)}
         with truth.locked(connection, version, locks), judged(connection, storage, corpus, paths) as run_rows:
             work = _Work(store, version, run_rows, Answers(storage, space_id, dimensions, run_rows.keys))
-            work.write(batch_rows or results.group_rows(dimensions))
+            work.write(batch_rows or _batch_rows(dimensions))
             work.read_back(spec.metric)
             incomplete = _incomplete(connection, corpus, space_id, run_rows, work.answered)
             deleted = work.delete(
@@ -127,6 +128,10 @@ def upsert(
         )
         log.info("%s into %s; so far %s", ", ".join(paths), version, report)
     return report
+
+
+def _batch_rows(dimensions: int) -> int:
+    return max(64, _BATCH_BYTES // (FLOAT_BYTES * dimensions))
 
 
 def _passes(storage: Storage, paths: Sequence[str]) -> Iterator[list[str]]:
@@ -153,42 +158,47 @@ class _Work:
         self._index = index
         self._rows = rows
         self._answers = answers
-        landed = answers.landed()
-        self.answered = landed != NEVER
-        self._stamps = rows.content ^ landed
+        self._landed = answers.landed()
+        self.answered = self._landed != NEVER
         self.wanted = rows.current & self.answered
-        self._samples: list[tuple[pa.Array[Any], npt.NDArray[np.float32]]] = []
         self._held = self._look()
-        self.kept = self.wanted & self._held.same
+        self._stamps = np.zeros(len(rows), np.int64)
+        there = np.flatnonzero(self.wanted & (self._held.times > 0))
+        self._stamps[there] = rows.content(there) ^ self._landed[there]
+        self.kept = np.zeros(len(rows), bool)
+        self.kept[there] = self._held.stamps[there] == self._stamps[there]
+        self._samples: list[tuple[pa.Array[Any], npt.NDArray[np.float32]]] = []
+        self._next_sample = 0
 
     def _look(self) -> Held:
         """What the index holds by now.
 
         Only this process may write these documents now, so what isn't there can be appended. An id
-        that is there twice (someone wrote without our locks) is taken out and written anew.
+        that is there twice (someone wrote without our locks, or was killed while he replaced it) is
+        taken out and written anew.
         """
-        held = Held(self._store, self._index, self._rows, self._stamps)
-        twice = np.flatnonzero(held.twice & self.wanted)
+        held = Held(self._store, self._index, self._rows)
+        twice = np.flatnonzero((held.times > 1) & self.wanted)
         if len(twice):
             log.warning("%s holds %d chunks more than once; writing them anew", self._index, len(twice))
-            self._delete(self._rows.take(twice)["chunk_id"].combine_chunks())
-            held = Held(self._store, self._index, self._rows, self._stamps)
+            self._delete(self._rows.chunk_ids(twice))
+            held = Held(self._store, self._index, self._rows)
         return held
 
     def write(self, batch_rows: int) -> None:
         """Upsert the rows that are current, have an answer, and aren't held as they are to be."""
-        wanted, there = self.wanted & ~self.kept, self._held.there
+        wanted, there = self.wanted & ~self.kept, self._held.times > 0
         kinds: tuple[tuple[Holds, Mask], ...] = (("nothing", wanted & ~there), ("others", wanted & there))
         for holds, which in kinds:
             if which.any():
                 self._store.upsert(self._index, self._batches(which, batch_rows), holds=holds)
 
     def _batches(self, wanted: Mask, size: int) -> Iterator[pa.RecordBatch]:
-        """These rows as the store takes them, at least `size` a batch but for the last."""
+        """These rows as the store takes them, about `size` a batch."""
         total, began = int(wanted.sum()), time.monotonic()
         logged, done = began, 0
         for batch in self._filled(wanted, size):
-            self._keep_samples(batch)
+            self._keep_samples(batch, done)
             yield batch
             done += batch.num_rows
             if time.monotonic() - logged > LOG_SECONDS:
@@ -201,7 +211,7 @@ class _Work:
         for some, values in self._answers.stream(wanted, size):
             numbers.append(some)
             vectors.append(values)
-            if sum(map(len, numbers)) >= size:
+            if 2 * sum(map(len, numbers)) >= size:
                 yield self._batch(numbers, vectors)
                 numbers, vectors = [], []
         if numbers:
@@ -210,27 +220,28 @@ class _Work:
     def _batch(self, parts: list[Numbers], vectors: list[Any]) -> pa.RecordBatch:
         numbers = np.concatenate(parts)
         vector = vectors[0] if len(vectors) == 1 else pa.concat_arrays(vectors)
-        (texts,) = self._rows.take(numbers).to_batches()
         schema = row_schema(vector.type.list_size)
-        columns = [
-            *texts.columns,
-            vector.cast(schema.field("vector").type),
-            pa.array(self._stamps[numbers]),
-        ]
+        ids, documents, texts, metadata = self._rows.take(numbers)
+        stamps = self._rows.content(numbers, texts, metadata) ^ self._landed[numbers]
+        self._stamps[numbers] = stamps
+        vector = vector.cast(schema.field("vector").type)
+        columns = [ids, documents, texts, metadata, vector, pa.array(stamps)]
         return pa.RecordBatch.from_arrays(columns, schema=schema)
 
-    def _keep_samples(self, batch: pa.RecordBatch) -> None:
-        """Copies of a few rows to be read back: many of the first batch, then one a batch."""
-        size = readback.SAMPLE if not self._samples else 1
-        few = batch.take(pa.array(np.linspace(0, batch.num_rows - 1, min(size, batch.num_rows)).astype(int)))
-        self._samples.append((few.column("chunk_id"), readback.matrix(few.column("vector"))))
+    def _keep_samples(self, batch: pa.RecordBatch, done: int) -> None:
+        """Copies of a few rows to be read back: many of the first batch, then one now and then."""
+        if done >= self._next_sample:
+            self._next_sample = done + _SAMPLE_EVERY
+            size = min(readback.SAMPLE if not self._samples else 1, batch.num_rows)
+            few = batch.take(pa.array(np.linspace(0, batch.num_rows - 1, size).astype(int)))
+            self._samples.append((few.column("chunk_id"), readback.matrix(few.column("vector"))))
 
     def read_back(self, metric: Metric) -> None:
         """Ask the store for what it was given: every id, once, and a sample of whole rows."""
         if not self._samples:
             return
-        self._held = Held(self._store, self._index, self._rows, self._stamps)
-        readback.check_ids(self._index, self._rows, self.wanted, self._held)
+        self._held = Held(self._store, self._index, self._rows)
+        readback.check_ids(self._index, self._rows, self.wanted, self._held, self._stamps)
         ids = pa.concat_arrays([ids for ids, _ in self._samples])
         vectors = np.concatenate([vectors for _, vectors in self._samples])
         readback.check_vectors(self._store, self._index, metric, ids, vectors)
@@ -241,8 +252,7 @@ class _Work:
         gone = rows.documents_where(rows.deleted)
         replaced = ~rows.documents_where(~rows.current) & ~incomplete
         columns = [held.others_of(replaced | gone)]
-        if (there := np.flatnonzero(held.there & gone[rows.document])).size:
-            columns += rows.take(there)["chunk_id"].chunks
+        columns.append(rows.chunk_ids(np.flatnonzero((held.times > 0) & gone[rows.document])))
         for part in self._store.ids_of(self._index, deleted):
             columns += part["chunk_id"].chunks
         return self._delete(pa.chunked_array(columns).unique())

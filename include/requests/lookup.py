@@ -5,6 +5,7 @@ Both are hashes, so their first eight bytes all but decide, and NumPy compares t
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ _DASHES = [8, 13, 18, 23]
 _DIGITS = [place for place in range(_UUID_LENGTH) if place not in _DASHES]
 _NO_DIGIT = 255
 _VALUES = np.full(256, _NO_DIGIT, np.uint8)
+_LETTERS = np.array([list(f"{byte:02x}".encode()) for byte in range(256)], np.uint8)
 _VALUES[np.frombuffer(b"0123456789abcdef", np.uint8)] = np.arange(16)
 
 
@@ -44,9 +46,14 @@ class Lookup:
         """How many distinct names there are."""
         return len(self._high)
 
-    def names(self, numbers: Numbers) -> Names:
+    def names(self, numbers: npt.NDArray[Any]) -> Names:
         """The names with these numbers."""
         return np.stack([self._high[numbers], self._low[numbers]], axis=1)
+
+    @cached_property
+    def numbers(self) -> npt.NDArray[np.int32]:
+        """The number of each row's name; shape (rows,)."""
+        return self.spread(np.arange(len(self), dtype=np.int32))
 
     def repeated(self) -> Numbers:
         """Rows whose name another row has too, one a name."""
@@ -117,3 +124,12 @@ def names_of_uuids(ids: pa.Array[Any]) -> tuple[Names, npt.NDArray[np.bool_]]:
         names[usual] = np.ascontiguousarray(digits[:, ::2] << 4 | digits[:, 1::2] & 15).view(">u8")
         usual[usual] = (digits != _NO_DIGIT).all(axis=1) & (matrix[:, _DASHES] == ord("-")).all(axis=1)
     return names, usual
+
+
+def uuids_of_names(names: Names) -> pa.Array[Any]:
+    """Names as UUIDs in their usual text."""
+    text = np.full((len(names), _UUID_LENGTH), ord("-"), np.uint8)
+    text[:, _DIGITS] = _LETTERS[names.astype(">u8").view(np.uint8)].reshape(-1, len(_DIGITS))
+    ends: Any = np.arange(len(names) + 1, dtype=np.int32) * _UUID_LENGTH
+    letters: Any = text
+    return pa.StringArray.from_buffers(len(names), pa.py_buffer(ends), pa.py_buffer(letters))

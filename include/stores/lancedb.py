@@ -14,6 +14,7 @@ import itertools
 import json
 import logging
 import math
+import os
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -24,6 +25,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from include import memory
 from include.contracts import HELD_COLUMNS, JSON, Hit, Holds, IndexSpec, Metric, Vector, row_schema
 from include.errors import ConfigError, IndexMismatch, IndexMissing
 
@@ -38,8 +40,14 @@ IDS_PER_QUERY = 5_000
 DOCUMENTS_PER_QUERY = 2_000
 """From so many documents on, one pass over the id columns is faster than lists."""
 SCAN_ROWS = 65_536
+ROWS_AT_ONCE = 1_000
+"""Whole rows read to be changed."""
 KEEP_VERSIONS = timedelta(minutes=10)
 """Compaction leaves younger versions alone: a reader or writer may be on one."""
+CACHE_BYTES = 32 << 20
+FRUGAL = {"LANCE_DEFAULT_BATCH_SIZE": "512", "LANCE_DEFAULT_IO_BUFFER_SIZE": str(32 << 20)}
+"""Rows and bytes that Lance reads ahead where a call says nothing of it; by default a compaction of
+vectors of 1,536 dimensions takes half a gigabyte and more time."""
 CONFLICT_SECONDS = 120.0
 """How long a write that meets other writers is tried again."""
 
@@ -106,6 +114,7 @@ class LanceStore:
         """Join small files, bring the id's B-tree up to date, and drop versions nobody reads any more."""
         table = self._table(index)
         _insist(lambda: table.optimize(cleanup_older_than=KEEP_VERSIONS), index)
+        memory.give_back()
 
     # ------------------------------------------------------------------ writing
 
@@ -125,14 +134,26 @@ class LanceStore:
             if holds == "others":
                 for condition in commit.replaced():
                     _insist(lambda where=condition: table.delete(where), index)  # type: ignore[misc]
+            memory.give_back()
 
     def set_metadata(self, index: str, rows: pa.RecordBatch) -> None:
-        """Overwrite `metadata` and `stamp` of existing chunks; rows have those and chunk_id only."""
-        if rows.num_rows == 0:
-            return
-        table = self._table(index)
-        data = _to_lance(rows.select(["chunk_id", "metadata", "stamp"]))
-        _insist(lambda: table.merge_insert("chunk_id").when_matched_update_all().execute(data), index)
+        """Overwrite `metadata` and `stamp` of existing chunks; rows have those and chunk_id only.
+
+        A chunk that has its stamp already is left alone. Rows are written whole: Lance would change
+        single columns by rewriting them for the whole table.
+        """
+        self.upsert(index, self._with_metadata(index, rows), holds="others")
+
+    def _with_metadata(self, index: str, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        for start in range(0, rows.num_rows, ROWS_AT_ONCE):
+            part = rows.slice(start, ROWS_AT_ONCE)
+            held = self.fetch(index, [str(name) for name in part.column("chunk_id").to_pylist()])
+            mine = part.take(pc.index_in(held["chunk_id"].combine_chunks(), part.column("chunk_id")))
+            changed = held
+            for name in ("metadata", "stamp"):
+                place = held.schema.get_field_index(name)
+                changed = changed.set_column(place, held.schema.field(place), mine.column(name))
+            yield from changed.filter(pc.not_equal(held["stamp"], changed["stamp"])).to_batches()
 
     def delete(self, index: str, chunk_ids: Sequence[str]) -> None:
         """Delete by chunk id; ids that aren't there are no error."""
@@ -206,10 +227,18 @@ class LanceStore:
 
     def _database(self) -> Any:
         if self._client is None:
+            memory.one_arena()
+            for name, value in FRUGAL.items():
+                os.environ.setdefault(name, value)
             import lancedb
 
-            # Zero: every operation sees what other processes have committed.
-            self._client = lancedb.connect(self.url, read_consistency_interval=timedelta(0))
+            # Zero: every operation sees what other processes have committed. By default its caches may
+            # take gigabytes, and bulk work never comes back to what is in them.
+            self._client = lancedb.connect(
+                self.url,
+                read_consistency_interval=timedelta(0),
+                session=lancedb.Session(CACHE_BYTES, CACHE_BYTES),
+            )
         return self._client
 
     def _find(self, index: str) -> Any | None:

