@@ -44,7 +44,8 @@ ROWS_AT_ONCE = 1_000
 """Whole rows read to be changed."""
 KEEP_VERSIONS = timedelta(minutes=10)
 """Compaction leaves younger versions alone: a reader or writer may be on one."""
-CACHE_BYTES = 32 << 20
+INDEX_CACHE_BYTES = 32 << 20
+METADATA_CACHE_BYTES = 8 << 20
 FRUGAL = {"LANCE_DEFAULT_BATCH_SIZE": "512", "LANCE_DEFAULT_IO_BUFFER_SIZE": str(32 << 20)}
 """Rows and bytes that Lance reads ahead where a call says nothing of it; by default a compaction of
 vectors of 1,536 dimensions takes half a gigabyte and more time."""
@@ -166,13 +167,18 @@ class LanceStore:
 
     def fetch(self, index: str, chunk_ids: Sequence[str]) -> pa.Table:
         """The rows with these ids, vectors included, in any order; absent ones are left out."""
-        table = self._table(index)
-        schema = row_schema(table.schema.field("vector").type.list_size)
-        parts = [
-            table.search().where(_among("chunk_id", chunk_ids[start : start + IDS_PER_QUERY])).to_arrow()
-            for start in range(0, len(chunk_ids), IDS_PER_QUERY)
-        ]
-        return pa.concat_tables([_from_lance(part, schema) for part in parts] or [schema.empty_table()])
+        schema = row_schema(self._table(index).schema.field("vector").type.list_size)
+        # Of one version: a compaction gives rows other ids.
+        table = self._database().open_table(index)
+        table.checkout(table.version)
+        parts = [schema.empty_table()]
+        for start in range(0, len(chunk_ids), IDS_PER_QUERY):
+            # In one query, Lance reads whole rows of all that its index doesn't know yet.
+            where = _among("chunk_id", chunk_ids[start : start + IDS_PER_QUERY])
+            rows = table.search().where(where).with_row_id(True).select(["chunk_id"]).to_arrow()["_rowid"]
+            if len(rows):
+                parts.append(_from_lance(table.take_row_ids(rows.to_pylist()).to_arrow(), schema))
+        return pa.concat_tables(parts)
 
     def ids(self, index: str) -> Iterator[pa.Table]:
         """`HELD_COLUMNS` of all rows, streamed in tables."""
@@ -237,7 +243,7 @@ class LanceStore:
             self._client = lancedb.connect(
                 self.url,
                 read_consistency_interval=timedelta(0),
-                session=lancedb.Session(CACHE_BYTES, CACHE_BYTES),
+                session=lancedb.Session(INDEX_CACHE_BYTES, METADATA_CACHE_BYTES),
             )
         return self._client
 
