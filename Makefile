@@ -39,9 +39,13 @@ ask: $(RUNTIME)
 ask: export Q := $(value Q)
 ask: export CORPUS := $(or $(value CORPUS),python_docs)
 
-# One worker has the tests on a running Airflow, which mostly wait; the other all others meanwhile.
+# The tests on a running Airflow mostly wait, so the others run beside them; theirs is told at the end.
+AIRFLOW_TESTS := .local/tests_on_airflow.log
 test: lint
-	$(BIN)/pytest -m "not soak" --numprocesses 2 --dist loadgroup --no-loadscope-reorder
+	@mkdir -p $(dir $(AIRFLOW_TESTS))
+	@$(BIN)/pytest -m integration > $(AIRFLOW_TESTS) 2>&1 & airflow=$$!; \
+	$(BIN)/pytest -m "not integration and not soak" --numprocesses 2 --dist loadfile; others=$$?; \
+	wait $$airflow; code=$$?; cat $(AIRFLOW_TESTS); exit $$((others || code))
 
 # Alone and in one process: it is long, not wide.
 SECONDS ?= 600

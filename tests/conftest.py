@@ -29,23 +29,15 @@ NEEDS_AIRFLOW = frozenset({"stack", "own"})
 """The fixtures that start a whole Airflow."""
 
 
-def pytest_itemcollected(item: pytest.Item) -> None:
-    """Group the tests for parallel workers: each file is one group, so that what it shares is made once;
-    and all that need a running Airflow are one.
-
-    Here and not in `pytest_collection_modifyitems`: xdist reads the groups before this file's is called.
-    """
-    needs = NEEDS_AIRFLOW.intersection(getattr(item, "fixturenames", ()))
-    if needs or item.path.name == "test_endings.py":
-        item.add_marker(pytest.mark.integration)
-        item.add_marker(pytest.mark.xdist_group("airflow"))
-    else:
-        item.add_marker(pytest.mark.xdist_group(str(item.path.relative_to(ROOT))))
-
-
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What needs a running Airflow goes first: it takes the longest."""
-    items.sort(key=lambda item: item.get_closest_marker("integration") is None)
+    """Mark what needs a running Airflow: those tests run in a process of their own."""
+    for item in items:
+        if (
+            NEEDS_AIRFLOW.intersection(getattr(item, "fixturenames", ()))
+            or item.path.name == "test_endings.py"
+        ):
+            item.add_marker(pytest.mark.integration)
+    items.sort(key=lambda item: item.get_closest_marker("integration") is not None)
 
 
 @pytest.fixture(scope="session")
