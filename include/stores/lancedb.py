@@ -40,8 +40,6 @@ IDS_PER_QUERY = 5_000
 DOCUMENTS_PER_QUERY = 2_000
 """From so many documents on, one pass over the id columns is faster than lists."""
 SCAN_ROWS = 65_536
-ROWS_AT_ONCE = 1_000
-"""Whole rows read to be changed."""
 KEEP_VERSIONS = timedelta(minutes=10)
 """Compaction leaves younger versions alone: a reader or writer may be on one."""
 INDEX_CACHE_BYTES = 32 << 20
@@ -140,21 +138,13 @@ class LanceStore:
     def set_metadata(self, index: str, rows: pa.RecordBatch) -> None:
         """Overwrite `metadata` and `stamp` of existing chunks; rows have those and chunk_id only.
 
-        A chunk that has its stamp already is left alone. Rows are written whole: Lance would change
-        single columns by rewriting them for the whole table.
+        In one commit: what is appended and then deleted is there twice where a kill comes between.
         """
-        self.upsert(index, self._with_metadata(index, rows), holds="others")
-
-    def _with_metadata(self, index: str, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        for start in range(0, rows.num_rows, ROWS_AT_ONCE):
-            part = rows.slice(start, ROWS_AT_ONCE)
-            held = self.fetch(index, [str(name) for name in part.column("chunk_id").to_pylist()])
-            mine = part.take(pc.index_in(held["chunk_id"].combine_chunks(), part.column("chunk_id")))
-            changed = held
-            for name in ("metadata", "stamp"):
-                place = held.schema.get_field_index(name)
-                changed = changed.set_column(place, held.schema.field(place), mine.column(name))
-            yield from changed.filter(pc.not_equal(held["stamp"], changed["stamp"])).to_batches()
+        if rows.num_rows == 0:
+            return
+        table = self._table(index)
+        data = _to_lance(rows.select(["chunk_id", "metadata", "stamp"]))
+        _insist(lambda: table.merge_insert("chunk_id").when_matched_update_all().execute(data), index)
 
     def delete(self, index: str, chunk_ids: Sequence[str]) -> None:
         """Delete by chunk id; ids that aren't there are no error."""

@@ -53,7 +53,8 @@ def test_what_may_pass_is_tried_again(error: type[Exception]) -> None:
 
 
 def context(**params: Any) -> dict[str, Any]:
-    return {"params": params, "dag_run": SimpleNamespace(run_type="manual")}
+    run = SimpleNamespace(run_type="manual", conf=params)
+    return {"params": params, "dag": SimpleNamespace(params=params), "dag_run": run}
 
 
 def test_an_empty_form_of_a_replay_means_all_open_letters_as_they_were() -> None:
