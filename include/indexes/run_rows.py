@@ -6,7 +6,6 @@ Texts and metadata go to scratch files, so memory holds ids and numbers only.
 from __future__ import annotations
 
 import hashlib
-import itertools
 import os
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -35,47 +34,73 @@ _WRITE_BYTES = 1 << 20
 _READ = ["chunk_id", "key", "document_id", "content_hash", "metadata_hash", "text", "metadata"]
 
 
-class _Texts:
-    """One column's texts, one after the other in a scratch file. Their places are in memory, 8 bytes a row.
-
-    They are read one by one: of a mapped file more and more would count as this process's memory.
-    """
+class _Records:
+    """Each row's text and metadata, one after the other in a scratch file; their places are in memory,
+    12 bytes a row. They are read row by row: of a mapped file ever more would count as this process's
+    memory."""
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("w+b", buffering=_WRITE_BYTES)
         self._parts: list[Numbers] = [np.zeros(1, np.int64)]
+        self._text_parts: list[npt.NDArray[np.int32]] = [np.empty(0, np.int32)]
         self._size = 0
 
-    def add(self, column: Any) -> None:
-        """Add the next rows' texts."""
-        if len(column):
-            _, offsets, letters = column.buffers()
-            ends = np.frombuffer(memoryview(offsets), np.int32)[
-                column.offset : column.offset + len(column) + 1
-            ]
-            if letters is not None:
-                self._file.write(memoryview(letters)[ends[0] : ends[-1]])
-            self._parts.append(ends[1:].astype(np.int64) - ends[0] + self._size)
-            self._size = int(self._parts[-1][-1])
+    def add(self, texts: pa.Array[Any], metadata: pa.Array[Any]) -> None:
+        """Add the next rows."""
+        if not len(texts):
+            return
+        # JSON has no zero byte, so no two records look alike that aren't.
+        join: Any = pc.binary_join_element_wise
+        length: Any = pc.binary_length
+        _, offsets, letters = join(texts, metadata, "\0").buffers()
+        ends = np.frombuffer(memoryview(offsets), np.int32)[: len(texts) + 1]
+        self._file.write(memoryview(letters)[: ends[-1]])
+        self._parts.append(ends[1:].astype(np.int64) + self._size)
+        self._text_parts.append(length(texts).to_numpy())
+        self._size = int(self._parts[-1][-1])
 
     def complete(self) -> None:
-        """All texts are there: they can be taken from now on."""
+        """All rows are there: they can be taken from now on."""
         self._file.flush()
-        self._ends = _joined(self._parts)
+        self._ends: Numbers = _joined(self._parts)
+        self._text_lengths: npt.NDArray[np.int32] = _joined(self._text_parts)
 
-    def take(self, rows: Numbers) -> pa.Array[Any]:
-        """These rows' texts, in their order."""
-        starts = self._ends[rows]
+    def take(self, rows: Numbers) -> tuple[pa.Array[Any], pa.Array[Any], Numbers]:
+        """These rows' texts and metadata, and a hash of both, in their order."""
+        records = self._read(rows)
+        cuts = self._text_lengths[rows]
+        pairs = list(zip(records, cuts.tolist(), strict=True))
+        lengths = self._ends[rows + 1] - self._ends[rows] - cuts - 1
+        return (
+            _strings([record[:cut] for record, cut in pairs], cuts),
+            _strings([record[cut + 1 :] for record, cut in pairs], lengths),
+            _hashes(records),
+        )
+
+    def hashes(self, rows: Numbers) -> Numbers:
+        """The hashes alone."""
+        return _hashes(self._read(rows))
+
+    def _read(self, rows: Numbers) -> list[bytes]:
+        file, starts = self._file.fileno(), self._ends[rows]
         lengths = self._ends[rows + 1] - starts
-        file = self._file.fileno()
-        places = zip(lengths.tolist(), starts.tolist(), strict=True)
-        texts = b"".join([os.pread(file, length, start) for length, start in places])
-        offsets: Any = np.append(0, np.cumsum(lengths)).astype(np.int32)
-        return pa.StringArray.from_buffers(len(rows), pa.py_buffer(offsets), pa.py_buffer(texts))
+        return [
+            os.pread(file, size, start) for size, start in zip(lengths.tolist(), starts.tolist(), strict=True)
+        ]
 
     def close(self) -> None:
         """Give up the file."""
         self._file.close()
+
+
+def _strings(texts: list[bytes], lengths: npt.NDArray[Any]) -> pa.Array[Any]:
+    offsets: Any = np.append(0, np.cumsum(lengths)).astype(np.int32)
+    return pa.StringArray.from_buffers(len(texts), pa.py_buffer(offsets), pa.py_buffer(b"".join(texts)))
+
+
+def _hashes(records: list[bytes]) -> Numbers:
+    digests = [hashlib.blake2b(record, digest_size=8).digest() for record in records]
+    return np.frombuffer(b"".join(digests), "<i8")
 
 
 @dataclass(frozen=True)
@@ -91,32 +116,26 @@ class RunRows:
     document: npt.NDArray[np.int32]
     current: Mask
     deleted: Mask
-    _texts: _Texts
-    _metadata: _Texts
+    _records: _Records
 
     def __len__(self) -> int:
         return len(self.document)
 
-    def take(self, rows: Numbers) -> list[pa.Array[Any]]:
-        """These rows' chunk_id, document_id, text and metadata, in their order."""
-        return [
-            self.chunk_ids(rows),
-            self.documents.take(self.document[rows]),
-            self._texts.take(rows),
-            self._metadata.take(rows),
-        ]
+    def take(self, rows: Numbers) -> tuple[list[pa.Array[Any]], Numbers]:
+        """These rows' chunk_id, document_id, text and metadata, and their contents, in their order."""
+        texts, metadata, hashes = self._records.take(rows)
+        documents = self.documents.take(self.document[rows])
+        return [self.chunk_ids(rows), documents, texts, metadata], self._content(rows, hashes)
 
-    def content(self, rows: Numbers, texts: Any = None, metadata: Any = None) -> Numbers:
-        """A hash of what an index is to hold of these rows, but for their vectors: key, text, metadata.
+    def content(self, rows: Numbers) -> Numbers:
+        """A hash of what an index is to hold of these rows, but for their vectors: key, text, metadata."""
+        parts = [rows[start : start + _READ_ROWS] for start in range(0, len(rows), _READ_ROWS)]
+        hashes = [self._content(part, self._records.hashes(part)) for part in parts]
+        return np.concatenate([np.empty(0, np.int64), *hashes])
 
-        The latter two are those of `take`, for who has them at hand.
-        """
-        if texts is None:
-            parts = [rows[start : start + _READ_ROWS] for start in range(0, len(rows), _READ_ROWS)]
-            hashes = [self.content(part, *self.take(part)[2:]) for part in parts]
-            return np.concatenate([np.empty(0, np.int64), *hashes])
+    def _content(self, rows: Numbers, hashes: Numbers) -> Numbers:
         keys = self.keys.names(self.keys.numbers[rows])
-        return _hashes(texts, metadata) ^ keys[:, 0].view(np.int64)
+        return hashes ^ keys[:, 0].view(np.int64)
 
     def chunk_ids(self, rows: Numbers) -> pa.Array[Any]:
         """These rows' chunk ids, in their order."""
@@ -148,8 +167,7 @@ class _Gathered:
     """What is held of each row while rows are read: numbers, and each document's name once."""
 
     def __init__(self, scratch: Path) -> None:
-        self._texts = _Texts(scratch / "texts")
-        self._metadata = _Texts(scratch / "metadata")
+        self._records = _Records(scratch / "records")
         self._ids: list[Names] = [np.empty((0, 2), np.uint64)]
         self._keys: list[Names] = [np.empty((0, 2), np.uint64)]
         self._current: list[Mask] = [np.empty(0, bool)]
@@ -160,8 +178,7 @@ class _Gathered:
         return self
 
     def __exit__(self, *failure: object) -> None:
-        self._texts.close()
-        self._metadata.close()
+        self._records.close()
 
     def add(self, batch: pa.RecordBatch, true: truth.Truth) -> None:
         """Add rows of RUN_ROW_SCHEMA."""
@@ -173,13 +190,11 @@ class _Gathered:
         self._current.append(true.current)
         self._deleted.append(true.deleted)
         self._documents.append(batch.column("document_id").dictionary_encode())
-        self._texts.add(batch.column("text"))
-        self._metadata.add(batch.column("metadata"))
+        self._records.add(batch.column("text"), batch.column("metadata"))
 
     def rows(self) -> RunRows:
         """All of them; empties this."""
-        self._texts.complete()
-        self._metadata.complete()
+        self._records.complete()
         empty = pa.array([], pa.string()).dictionary_encode()
         documents: Any = pa.chunked_array([empty, *self._documents]).combine_chunks()
         self._documents.clear()
@@ -191,8 +206,7 @@ class _Gathered:
             document=documents.indices.to_numpy(),
             current=_joined(self._current),
             deleted=_joined(self._deleted),
-            _texts=self._texts,
-            _metadata=self._metadata,
+            _records=self._records,
         )
         if len(ids) != len(rows):
             raise _not_prepared(f"chunk {rows.chunk_ids(ids.repeated()[:1])[0]} twice")
@@ -210,21 +224,6 @@ def _not_prepared(what: str) -> StorageError:
         f"the run's rows hold {what}, so they weren't written by `prepare`: clear the run's prepare to "
         "write them again"
     )
-
-
-def _hashes(texts: pa.Array[Any], metadata: pa.Array[Any]) -> Numbers:
-    """A hash of each row's text and metadata."""
-    # JSON has no zero byte, so no two rows look alike that aren't.
-    join: Any = pc.binary_join_element_wise
-    whole = join(texts, metadata, "\0")
-    _, offsets, letters = whole.buffers()
-    data = memoryview(letters or b"")
-    places = np.frombuffer(memoryview(offsets), np.int32)[whole.offset : whole.offset + len(whole) + 1]
-    digests = [
-        hashlib.blake2b(data[start:end], digest_size=8).digest()
-        for start, end in itertools.pairwise(places.tolist())
-    ]
-    return np.frombuffer(b"".join(digests), "<i8")
 
 
 def _batches(storage: Storage, corpus: str, paths: Sequence[str]) -> Iterator[pa.RecordBatch]:

@@ -27,6 +27,7 @@ from include.batches.dead_letters import BLOCKS
 from include.contracts import FLOAT_BYTES, Holds, Metric, RunRef, VectorStore, row_schema
 from include.errors import IndexMismatch, StorageError
 from include.indexes import readback, truth, versions
+from include.indexes.ahead import ahead
 from include.indexes.answers import NEVER, Answers
 from include.indexes.held import Held
 from include.indexes.run_rows import RunRows, judged
@@ -42,6 +43,7 @@ PASS_ROWS = 250_000
 """Rows whose ids, keys and documents are held at once, some 100 bytes each."""
 _BATCH_BYTES = 3 << 19
 _SAMPLE_EVERY = 5_000
+_AHEAD = 4
 _RANGE = re.compile(r"range-(\d+)\.parquet$")
 
 
@@ -191,7 +193,8 @@ class _Work:
         kinds: tuple[tuple[Holds, Mask], ...] = (("nothing", wanted & ~there), ("others", wanted & there))
         for holds, which in kinds:
             if which.any():
-                self._store.upsert(self._index, self._batches(which, batch_rows), holds=holds)
+                batches = ahead(self._batches(which, batch_rows), _AHEAD)
+                self._store.upsert(self._index, batches, holds=holds)
 
     def _batches(self, wanted: Mask, size: int) -> Iterator[pa.RecordBatch]:
         """These rows as the store takes them, about `size` a batch."""
@@ -221,11 +224,10 @@ class _Work:
         numbers = np.concatenate(parts)
         vector = vectors[0] if len(vectors) == 1 else pa.concat_arrays(vectors)
         schema = row_schema(vector.type.list_size)
-        ids, documents, texts, metadata = self._rows.take(numbers)
-        stamps = self._rows.content(numbers, texts, metadata) ^ self._landed[numbers]
+        columns, content = self._rows.take(numbers)
+        stamps = content ^ self._landed[numbers]
         self._stamps[numbers] = stamps
-        vector = vector.cast(schema.field("vector").type)
-        columns = [ids, documents, texts, metadata, vector, pa.array(stamps)]
+        columns += [vector.cast(schema.field("vector").type), pa.array(stamps)]
         return pa.RecordBatch.from_arrays(columns, schema=schema)
 
     def _keep_samples(self, batch: pa.RecordBatch, done: int) -> None:

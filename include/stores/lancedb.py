@@ -132,7 +132,7 @@ class LanceStore:
             commit.append_to(table)
             if holds == "others":
                 for condition in commit.replaced():
-                    _insist(lambda where=condition: table.delete(where), index)  # type: ignore[misc]
+                    self._remove(index, condition)
             memory.give_back()
 
     def set_metadata(self, index: str, rows: pa.RecordBatch) -> None:
@@ -148,10 +148,13 @@ class LanceStore:
 
     def delete(self, index: str, chunk_ids: Sequence[str]) -> None:
         """Delete by chunk id; ids that aren't there are no error."""
-        table = self._table(index)
+        self._table(index)
         for start in range(0, len(chunk_ids), IDS_PER_QUERY):
-            where = _among("chunk_id", chunk_ids[start : start + IDS_PER_QUERY])
-            _insist(lambda where=where: table.delete(where), index)  # type: ignore[misc]
+            self._remove(index, _among("chunk_id", chunk_ids[start : start + IDS_PER_QUERY]))
+
+    def _remove(self, index: str, condition: str) -> None:
+        table = self._table(index)
+        _insist(lambda: table.delete(condition), index)
 
     # ------------------------------------------------------------------ reading
 
