@@ -44,7 +44,7 @@ AIRFLOW_TESTS := .local/tests_on_airflow.log
 test: lint
 	@mkdir -p $(dir $(AIRFLOW_TESTS))
 	@$(BIN)/pytest -m integration > $(AIRFLOW_TESTS) 2>&1 & airflow=$$!; \
-	$(BIN)/pytest -m "not integration and not soak" --numprocesses 2 --dist loadfile; others=$$?; \
+	$(BIN)/pytest -m "not integration and not soak" --numprocesses 3 --dist loadfile --no-loadscope-reorder; others=$$?; \
 	wait $$airflow; code=$$?; cat $(AIRFLOW_TESTS); exit $$((others || code))
 
 # Alone and in one process: it is long, not wide.
@@ -82,11 +82,14 @@ $(UV):
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check "uv==$(UV_VERSION)"
 
+# Compiled, as a task is a process of its own: where Python may not write bytecode, each would compile all anew.
+SYNC = $(UV) pip sync --quiet --compile-bytecode --python $(BIN)/python
+
 $(RUNTIME): requirements.txt | $(UV)
-	$(UV) pip sync --quiet --python $(BIN)/python requirements.txt
+	$(SYNC) requirements.txt
 	@touch $@
 
 # Both stamps: whoever has the tests' packages has those of the runtime.
 $(DEV): requirements.txt requirements-dev.txt | $(UV)
-	$(UV) pip sync --quiet --python $(BIN)/python requirements.txt requirements-dev.txt
+	$(SYNC) requirements.txt requirements-dev.txt
 	@touch $(RUNTIME) $@

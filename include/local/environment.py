@@ -116,7 +116,7 @@ def _decided(
         "AIRFLOW_HOME": str(state.airflow_home),
         "AIRFLOW__CORE__DAGS_FOLDER": str(options.dags),
         "AIRFLOW__CORE__PLUGINS_FOLDER": str(options.plugins),
-        "AIRFLOW__CORE__EXECUTOR": "LocalExecutor",
+        "AIRFLOW__CORE__EXECUTOR": "batch_inference.executor.WarmLocalExecutor",
         "AIRFLOW__CORE__FERNET_KEY": secrets.fernet_key,
         "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(state.passwords),
         "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{ports.airflow_url}/execution/",
@@ -132,7 +132,7 @@ def _decided(
         # Put before what is there: a task started from this environment must find our packages,
         # and calls between the parts must not go through a proxy.
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), environment.get("PATH", os.defpath)]),
-        "PYTHONPATH": str(PROJECT_ROOT),
+        "PYTHONPATH": os.pathsep.join([str(PROJECT_ROOT), str(PROJECT_ROOT / "plugins")]),
         "PYTHONUNBUFFERED": "1",
         "NO_PROXY": ",".join([local, *proxied]),
         "no_proxy": ",".join([local, *proxied]),
