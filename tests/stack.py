@@ -28,8 +28,13 @@ from include.local.stack import Stack
 CORPORA = PROJECT_ROOT / "include" / "config" / "corpora"
 FIRST_DAG = "initial_ingest__python_docs"
 RUN_SECONDS = 240
-#: Airflow's own place for policies of an installation: in a run named `fail__{task}`, that task fails.
+KILLED = "killed"
+#: Airflow's own place for policies of an installation. In a run named `fail__{task}`, that task fails;
+#: in one named `killed`, the process of each task's first try dies when its work is done.
 POLICY = """
+import os
+import signal
+
 from airflow.sdk.exceptions import AirflowFailException
 
 
@@ -38,11 +43,17 @@ def _fail(context):
         raise AirflowFailException("made to fail by a test")
 
 
+def _die(context, result=None):
+    if context["run_id"] == "killed" and context["ti"].try_number == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
 def task_policy(task):
     if hasattr(task, "partial_kwargs"):
-        task.partial_kwargs["pre_execute"] = _fail
+        task.partial_kwargs.update(pre_execute=_fail, post_execute=_die)
     else:
         task._pre_execute_hook = _fail
+        task._post_execute_hook = _die
 """
 #: Short enough for tests, long enough that every state is passed through.
 EMULATOR = EmulatorOptions(
@@ -176,6 +187,9 @@ def _running(state: Path) -> Iterator[IntegrationStack]:
             # A worker that a test killed is missed in seconds.
             "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "15",
             "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": "5",
+            # So are the tasks of a scheduler that a test killed.
+            "AIRFLOW__SCHEDULER__SCHEDULER_HEALTH_CHECK_THRESHOLD": "15",
+            "AIRFLOW__SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": "5",
         },
         wait_for_dags=(FIRST_DAG,),
     )

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
+
+import httpx
 
 from include.storage import Storage
 from tests.stack import IntegrationStack
@@ -103,3 +106,15 @@ def make_corpus(
     )
     corpus.dag_id = stack.add_corpus(name, yaml + (EXTRACTION if extracts else ""))
     return corpus
+
+
+@contextmanager
+def batches_take(stack: IntegrationStack, seconds: float) -> Iterator[None]:
+    """Batches created in this block take so many seconds of the emulator's clock."""
+    url = f"{stack.emulator_url}/_control/settings"
+    usual = httpx.get(url).raise_for_status().json()["batch_seconds"]
+    httpx.patch(url, json={"batch_seconds": seconds}).raise_for_status()
+    try:
+        yield
+    finally:
+        httpx.patch(url, json={"batch_seconds": usual}).raise_for_status()

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import httpx
 import pytest
 
-from tests.conftest import start_emulator
-from tests.integration.corpora import PARTITIONS, Corpus, make_corpus
+from tests.emulators import start_emulator
+from tests.integration.corpora import PARTITIONS, Corpus, batches_take, make_corpus
 from tests.stack import FIRST_DAG, IntegrationStack
 
 
@@ -29,18 +28,6 @@ def connection(stack: IntegrationStack) -> Iterator[str]:
     stack.api.call("POST", "/connections", body)
     yield name
     stack.api.call("DELETE", f"/connections/{name}")
-
-
-@contextmanager
-def batches_take(stack: IntegrationStack, seconds: float) -> Iterator[None]:
-    """Batches created in this block take so many seconds of the emulator's clock."""
-    url = f"{stack.emulator_url}/_control/settings"
-    usual = httpx.get(url).raise_for_status().json()["batch_seconds"]
-    httpx.patch(url, json={"batch_seconds": seconds}).raise_for_status()
-    try:
-        yield
-    finally:
-        httpx.patch(url, json={"batch_seconds": usual}).raise_for_status()
 
 
 def point(stack: IntegrationStack, connection: str, url: str, service: str) -> None:
