@@ -3,16 +3,10 @@
 from __future__ import annotations
 
 import os
-import socket
-import subprocess
-import sys
 import tempfile
-import time
 import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import httpx
 import psycopg
@@ -20,24 +14,38 @@ import pytest
 
 from include.ledger.connect import Connection, connect, migrate
 from include.storage import Storage
+from tests.emulators import Emulator, Tenant, start_emulator, tenant_of
 from tests.stack import stack as stack
-
-ROOT = Path(__file__).resolve().parent.parent
-
 
 NEEDS_AIRFLOW = frozenset({"stack", "own"})
 """The fixtures that start a whole Airflow."""
+LONGEST = "test_kills.py"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Have each HTTP client read one certificate, not all that the world trusts: that takes 50 ms a
+    client, and nobody here speaks TLS."""
+    import certifi
+
+    first, end, _ = Path(certifi.where()).read_text(encoding="ascii").partition("-----END CERTIFICATE-----")
+    with tempfile.NamedTemporaryFile("w", suffix=".pem", delete=False) as file:
+        file.write(f"{first}{end}\n")
+    os.environ["SSL_CERT_FILE"] = file.name
+    config.add_cleanup(lambda: Path(file.name).unlink(missing_ok=True))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what needs a running Airflow: those tests run in a process of their own."""
+    """Mark what needs a running Airflow: those tests run in a process of their own. The longest file goes
+    first, so that no worker is left alone with it at the end."""
     for item in items:
         if (
             NEEDS_AIRFLOW.intersection(getattr(item, "fixturenames", ()))
             or item.path.name == "test_endings.py"
         ):
             item.add_marker(pytest.mark.integration)
-    items.sort(key=lambda item: item.get_closest_marker("integration") is not None)
+    items.sort(
+        key=lambda item: (item.get_closest_marker("integration") is not None, item.path.name != LONGEST)
+    )
 
 
 @pytest.fixture(scope="session")
@@ -49,6 +57,11 @@ def postgres_url() -> Iterator[str]:
     # root, the server is another user and would lose its files to the next session.
     with tempfile.TemporaryDirectory(prefix="postgres-", ignore_cleanup_errors=True) as folder:
         server = get_server(folder, cleanup_mode="stop")
+        with psycopg.connect(server.get_uri(), autocommit=True) as connection:
+            # It needn't outlive the machine: a database for a test takes a tenth of the time.
+            for setting in ("fsync", "full_page_writes", "synchronous_commit"):
+                connection.execute(f"alter system set {setting} = off".encode())
+            connection.execute("select pg_reload_conf()")
         yield server.get_uri()
         server.cleanup()
 
@@ -93,76 +106,27 @@ def storage(tmp_path: Path) -> Storage:
     return Storage(f"file://{tmp_path}/storage")
 
 
-def free_port() -> int:
-    """A TCP port that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-@dataclass
-class Emulator:
-    """A running emulator and its control plane."""
-
-    url: str
-    data: Path
-    process: subprocess.Popen[bytes]
-
-    @property
-    def openai_url(self) -> str:
-        return f"{self.url}/openai/v1"
-
-    @property
-    def anthropic_url(self) -> str:
-        return f"{self.url}/anthropic"
-
-    def state(self) -> dict[str, Any]:
-        """The emulator's books: files, batches, charges by custom_id."""
-        return dict(httpx.get(f"{self.url}/_control/state").raise_for_status().json())
-
-    def advance(self, seconds: float) -> None:
-        """Move the emulator's clock forward, and wait until all that fell due is done."""
-        move, deadline = {"advance": seconds}, time.monotonic() + 120
-        while (
-            not httpx.post(f"{self.url}/_control/clock", json=move, timeout=60)
-            .raise_for_status()
-            .json()["settled"]
-        ):
-            if time.monotonic() > deadline:
-                raise RuntimeError("the emulator doesn't get its work done")
-            move = {"advance": 0}
-
-    def faults(self, *faults: dict[str, Any]) -> None:
-        """Set the faults to inject; none clears them."""
-        httpx.put(f"{self.url}/_control/faults", json={"faults": list(faults)}).raise_for_status()
-
-
 @pytest.fixture
 def emulator(tmp_path: Path) -> Iterator[Emulator]:
-    """The emulator with fast hash embeddings and a clock that only the test moves."""
+    """An emulator of the test's own, with fast hash embeddings and a clock that only the test moves."""
     yield from start_emulator(tmp_path / "emulator", "--embeddings", "hash", "--clock", "manual")
 
 
-def start_emulator(data: Path, *options: str, port: int | None = None) -> Iterator[Emulator]:
-    """Start `python -m include.emulator` and stop it at the end."""
-    port = port or free_port()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "include.emulator", "--port", str(port), "--data", str(data), *options],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )
-    emulator = Emulator(f"http://127.0.0.1:{port}", data, process)
-    try:
-        deadline = time.monotonic() + 60
-        while True:
-            try:
-                httpx.get(f"{emulator.url}/_control/state", timeout=2).raise_for_status()
-                break
-            except httpx.HTTPError:
-                if process.poll() is not None or time.monotonic() > deadline:
-                    raise RuntimeError(f"the emulator didn't start (exit code {process.poll()})") from None
-                time.sleep(0.05)
-        yield emulator
-    finally:
-        process.terminate()
-        process.wait(timeout=20)
+@pytest.fixture(scope="session")
+def common_emulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulator]:
+    """One emulator for many tests, which takes seconds to start: use it as a `tenant`."""
+    folder = tmp_path_factory.mktemp("emulator")
+    yield from start_emulator(folder, "--embeddings", "hash", "--clock", "manual")
+
+
+@pytest.fixture
+def tenant(common_emulator: Emulator) -> Iterator[Tenant]:
+    """A project of the test's own on the common emulator; its settings are as they were at the end."""
+    settings = f"{common_emulator.url}/_control/settings"
+    usual = httpx.get(settings).raise_for_status().json()
+    yield tenant_of(common_emulator)
+    common_emulator.faults()
+    now = httpx.get(settings).raise_for_status().json()
+    changed = {name: value for name, value in usual.items() if now[name] != value}
+    # Keys are secrets, and never shown.
+    httpx.patch(settings, json={**changed, "keys": []}).raise_for_status()

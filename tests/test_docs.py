@@ -24,7 +24,7 @@ from include.providers.capabilities import DENIED, Capability
 from include.settings import ENV_PREFIX, Settings
 from include.storage import Storage
 from include.stores.lancedb import LanceStore
-from tests.conftest import Emulator
+from tests.emulators import Emulator
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = {

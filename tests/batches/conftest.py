@@ -1,4 +1,4 @@
-"""What the tests of batches share: one emulator for the tests of a file that need no other."""
+"""What the tests of batches share: the common emulator, whole or as a project of a test's own."""
 
 from __future__ import annotations
 
@@ -6,19 +6,18 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.conftest import Emulator, start_emulator
-
-
-@pytest.fixture(scope="module")
-def shared_emulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulator]:
-    """An emulator for a whole file; its clock only moves forward, its books hold all tests' batches."""
-    folder = tmp_path_factory.mktemp("emulator")
-    yield from start_emulator(folder, "--embeddings", "hash", "--clock", "manual")
+from tests.emulators import Emulator, Tenant
 
 
 @pytest.fixture
-def calm_emulator(shared_emulator: Emulator) -> Iterator[Emulator]:
-    """The shared emulator without faults, before and after."""
-    shared_emulator.faults()
-    yield shared_emulator
-    shared_emulator.faults()
+def calm_emulator(common_emulator: Emulator) -> Iterator[Emulator]:
+    """The common emulator, without faults before and after; its books hold all tests' batches."""
+    common_emulator.faults()
+    yield common_emulator
+    common_emulator.faults()
+
+
+@pytest.fixture
+def emulator(tenant: Tenant) -> Tenant:
+    """A project of its own for a test."""
+    return tenant

@@ -30,7 +30,7 @@ from include.requests import results
 from include.requests.keys import item_keys
 from include.storage import Storage
 from tests.batches.submitting import ACCOUNT, LIMITS, SETTINGS, SPACE
-from tests.conftest import Emulator
+from tests.emulators import Emulator
 
 DIMENSIONS = 8
 OFFLINE = OpenAIBatches(None, None, account=ACCOUNT)

@@ -22,7 +22,7 @@ from include.providers.prompts import question
 from include.requests.keys import item_key
 from include.settings import Settings
 from include.storage import Storage
-from tests.tenant import Tenant
+from tests.emulators import Tenant
 
 SPACE = Space("openai", "emulator", "/v1/embeddings", "text-embedding-3-small", {"dimensions": 8})
 ACCOUNT = "acme"

@@ -13,15 +13,9 @@ from include.ledger.connect import Connection
 from include.storage import Storage
 from tests.batches.packing import Bench
 from tests.batches.submitting import openai_provider, send
-from tests.conftest import Emulator
-from tests.tenant import Tenant, tenant_of
+from tests.emulators import Tenant
 
 SHARED = "a licence that both corpora quote"
-
-
-@pytest.fixture
-def emulator(calm_emulator: Emulator) -> Tenant:
-    return tenant_of(calm_emulator)
 
 
 @pytest.fixture

@@ -18,15 +18,9 @@ from include.ledger.locks import held
 from include.storage import Storage
 from tests.batches.packing import SMALL, Bench
 from tests.batches.submitting import openai_provider
-from tests.conftest import Emulator
-from tests.tenant import Tenant, tenant_of
+from tests.emulators import Tenant
 
 TEXTS = [f"text number {number}" for number in range(8)]
-
-
-@pytest.fixture
-def emulator(calm_emulator: Emulator) -> Tenant:
-    return tenant_of(calm_emulator)
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from include.requests.keys import item_key
 from include.storage import Storage
 from tests.batches.packing import Bench
 from tests.batches.submitting import SPACE, openai_provider
-from tests.conftest import Emulator
+from tests.emulators import Emulator
 
 TEXTS = [f"buried text {number}" for number in range(6)]
 

@@ -33,8 +33,7 @@ from include.requests.results import keys_array
 from include.storage import Storage
 from tests.batches.packing import DIMENSIONS, OFFLINE, Bench
 from tests.batches.submitting import ACCOUNT, SPACE, openai_provider
-from tests.conftest import Emulator
-from tests.tenant import tenant_of
+from tests.emulators import Emulator, tenant_of
 
 TEXTS = [f"landed text {number}" for number in range(6)]
 KEY = {text: item_key(SPACE.id, text) for text in TEXTS}

@@ -14,7 +14,7 @@ from include.providers.openai import OpenAIBatches
 from include.storage import Storage
 from tests.batches.packing import OFFLINE, SMALL, Bench, land_results
 from tests.batches.submitting import LIMITS, SETTINGS, openai_provider
-from tests.conftest import Emulator
+from tests.emulators import Emulator
 
 TEXTS = [f"reclaimed text {number}" for number in range(6)]
 

@@ -11,7 +11,7 @@ from include.requests.keys import item_key
 from include.storage import Storage
 from tests.batches.packing import SMALL, Bench
 from tests.batches.submitting import SPACE, openai_provider
-from tests.conftest import Emulator
+from tests.emulators import Emulator
 
 TEXTS = [f"retried text {number}" for number in range(10)]
 PACKED = Limits(50_000, 200_000_000, inputs_per_request=2048)

@@ -28,15 +28,9 @@ from tests.batches.submitting import (
     row_of,
     send,
 )
-from tests.conftest import Emulator
-from tests.tenant import Tenant, tenant_of
+from tests.emulators import Tenant
 
 TEXTS = [f"text number {number}" for number in range(5)]
-
-
-@pytest.fixture
-def emulator(calm_emulator: Emulator) -> Tenant:
-    return tenant_of(calm_emulator)
 
 
 @pytest.fixture

@@ -24,13 +24,7 @@ from tests.batches.submitting import (
     row_of,
     send,
 )
-from tests.conftest import Emulator
-from tests.tenant import Tenant, tenant_of
-
-
-@pytest.fixture
-def emulator(calm_emulator: Emulator) -> Tenant:
-    return tenant_of(calm_emulator)
+from tests.emulators import Tenant
 
 
 @pytest.fixture

@@ -28,19 +28,18 @@ from tests.batches.submitting import (
     row_of,
     send,
 )
-from tests.conftest import Emulator
+from tests.emulators import Tenant
 from tests.providers.contract import anthropic_provider
-from tests.tenant import Tenant, tenant_of
 
 SPACE = Space("anthropic", "emulator", "/v1/messages", "claude-sonnet-5-5", {"max_tokens": 100})
 TEXTS = [f"Text number {number} is about Ada Lovelace." for number in range(5)]
 
 
 @pytest.fixture
-def emulator(calm_emulator: Emulator) -> Tenant:
+def emulator(tenant: Tenant) -> Tenant:
     # What other tests left running ends first.
-    calm_emulator.advance(2 * 86_400)
-    return tenant_of(calm_emulator)
+    tenant.advance(2 * 86_400)
+    return tenant
 
 
 @pytest.fixture

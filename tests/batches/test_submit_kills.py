@@ -30,13 +30,7 @@ from tests.batches.submitting import (
     row_of,
     send,
 )
-from tests.conftest import ROOT, Emulator
-from tests.tenant import Tenant, tenant_of
-
-
-@pytest.fixture
-def emulator(calm_emulator: Emulator) -> Tenant:
-    return tenant_of(calm_emulator)
+from tests.emulators import ROOT, Tenant
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from include.corpora.config import EmbeddingConfig, load_corpus
 from include.corpora.python_docs import PARTITIONS, write_documents
 from include.local.demo import QUESTIONS
 from include.storage import Storage
-from tests.conftest import start_emulator
+from tests.emulators import start_emulator
 
 YAML = PROJECT_ROOT / "include" / "config" / "corpora" / "python_docs.yaml"
 GOLDEN = YAML.parent / "golden" / "python_docs.jsonl"

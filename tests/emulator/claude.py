@@ -10,7 +10,7 @@ import anthropic
 import httpx
 from anthropic.types.messages import MessageBatch
 
-from tests.conftest import Emulator
+from tests.emulators import Emulator
 
 MODEL = "claude-sonnet-5-5"
 

@@ -12,7 +12,7 @@ import httpx
 import openai
 import pytest
 
-from tests.conftest import Emulator, start_emulator
+from tests.emulators import Emulator, Tenant, start_emulator
 
 DAY = 86_400
 
@@ -82,8 +82,14 @@ def drive(emulator: Emulator, **options: Any) -> Driver:
 
 
 @pytest.fixture
-def driver(emulator: Emulator) -> Driver:
-    """The SDK on a fresh emulator with hash embeddings and a manual clock."""
+def driver(tenant: Tenant) -> Driver:
+    """The SDK as a project of its own on the common emulator."""
+    return drive(tenant, project=tenant.project)
+
+
+@pytest.fixture
+def alone(emulator: Emulator) -> Driver:
+    """The SDK on an emulator that nobody else uses."""
     return drive(emulator)
 
 

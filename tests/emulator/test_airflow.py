@@ -10,8 +10,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.conftest import Emulator
 from tests.emulator.conftest import drive, embedding_line
+from tests.emulators import Emulator
 
 SCRIPT = """
 import asyncio, sys

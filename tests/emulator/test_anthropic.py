@@ -10,9 +10,9 @@ import anthropic
 import httpx
 import pytest
 
-from tests.conftest import Emulator, start_emulator
 from tests.emulator.claude import Claude, claude, request
 from tests.emulator.conftest import DAY
+from tests.emulators import Emulator, start_emulator
 
 
 @pytest.fixture(scope="module")

@@ -10,8 +10,8 @@ import anthropic
 import jsonschema
 import pytest
 
-from tests.conftest import Emulator, start_emulator
 from tests.emulator.claude import MODEL, Claude, claude, request
+from tests.emulators import Emulator, start_emulator
 
 TEXT = "Ada Lovelace wrote to Charles Babbage in 1843. Her notes describe how the engine computes numbers."
 SCHEMA: dict[str, Any] = {

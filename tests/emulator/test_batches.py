@@ -9,8 +9,8 @@ import numpy as np
 import openai
 import pytest
 
-from tests.conftest import Emulator
 from tests.emulator.conftest import DAY, Driver, drive, embedding_line
+from tests.emulators import Emulator
 
 
 def ten() -> list[object]:
@@ -145,12 +145,12 @@ def test_projects_do_not_see_each_other(driver: Driver) -> None:
         )
 
 
-def test_books_tell_tokens_and_dollars_at_half_price(driver: Driver) -> None:
+def test_books_tell_tokens_and_dollars_at_half_price(alone: Driver) -> None:
     text = "word " * 1000
-    batch_id = driver.create([embedding_line("a", text)])
-    driver.after(10, batch_id)
-    driver.client.embeddings.create(model="text-embedding-3-small", input=text)
-    state = driver.emulator.state()
+    batch_id = alone.create([embedding_line("a", text)])
+    alone.after(10, batch_id)
+    alone.client.embeddings.create(model="text-embedding-3-small", input=text)
+    state = alone.emulator.state()
     tokens = state["totals"]["batches"][batch_id]["input_tokens"]
     assert tokens >= 1000
     assert state["totals"]["batch_dollars"] == pytest.approx(tokens * 0.01 / 1e6)

@@ -9,8 +9,8 @@ import pytest
 
 from include.emulator.embeddings import DimensionsRefused, HashEmbedder, MiniLMEmbedder
 from include.emulator.tokens import count, count_all, cut
-from tests.conftest import Emulator
 from tests.emulator.conftest import drive, embedding_line
+from tests.emulators import Emulator
 
 
 @pytest.fixture(scope="module")

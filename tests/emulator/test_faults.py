@@ -107,14 +107,14 @@ def test_a_state_never_heard_of_can_be_shown_for_a_while(driver: Driver) -> None
     assert driver.client.batches.retrieve(batch).status == "completed"
 
 
-def test_the_books_of_one_project_are_its_own(driver: Driver) -> None:
+def test_the_books_of_one_project_are_its_own(alone: Driver) -> None:
     for project in ("proj_a", "proj_b"):
-        Driver(driver.emulator, driver.client.with_options(project=project)).create(three()[:2])
-    driver.emulator.advance(10)
-    books = httpx.get(f"{driver.emulator.url}/_control/state", params={"project": "proj_a"}).json()
+        Driver(alone.emulator, alone.client.with_options(project=project)).create(three()[:2])
+    alone.emulator.advance(10)
+    books = httpx.get(f"{alone.emulator.url}/_control/state", params={"project": "proj_a"}).json()
     assert len(books["batches"]) == 1
     assert books["charges"] == {"a": 1, "b": 1}
-    assert driver.emulator.state()["charges"] == {"a": 2, "b": 2}
+    assert alone.emulator.state()["charges"] == {"a": 2, "b": 2}
 
 
 def test_a_delay_passes_in_real_time(driver: Driver) -> None:

@@ -42,15 +42,15 @@ def test_bytes_come_back_as_they_went_in(driver: Driver) -> None:
     assert made.status == "processed"
 
 
-def test_files_are_listed_in_pages_and_deleted(driver: Driver) -> None:
-    made = [driver.upload([embedding_line("a", str(index))]) for index in range(5)]
-    assert [each.id for each in driver.client.files.list(limit=2)] == made[::-1]
-    assert [each.id for each in driver.client.files.list(order="asc", purpose="batch")] == made
-    assert driver.client.files.list(purpose="batch_output").data == []
-    assert driver.client.files.delete(made[0]).deleted
+def test_files_are_listed_in_pages_and_deleted(alone: Driver) -> None:
+    made = [alone.upload([embedding_line("a", str(index))]) for index in range(5)]
+    assert [each.id for each in alone.client.files.list(limit=2)] == made[::-1]
+    assert [each.id for each in alone.client.files.list(order="asc", purpose="batch")] == made
+    assert alone.client.files.list(purpose="batch_output").data == []
+    assert alone.client.files.delete(made[0]).deleted
     with pytest.raises(openai.NotFoundError):
-        driver.client.files.retrieve(made[0])
-    assert len(list((driver.emulator.data / "files").iterdir())) == 4
+        alone.client.files.retrieve(made[0])
+    assert len(list((alone.emulator.data / "files").iterdir())) == 4
 
 
 def test_files_expire(driver: Driver) -> None:
@@ -75,14 +75,14 @@ def test_files_expire(driver: Driver) -> None:
         driver.client.files.retrieve(month)
 
 
-def test_an_upload_without_its_parts_is_refused(driver: Driver) -> None:
+def test_an_upload_without_its_parts_is_refused(alone: Driver) -> None:
     with pytest.raises(openai.BadRequestError) as refused:
-        driver.client.files.create(file=("a.jsonl", b"{}"), purpose="nonsense")  # type: ignore[arg-type]
+        alone.client.files.create(file=("a.jsonl", b"{}"), purpose="nonsense")  # type: ignore[arg-type]
     assert refused.value.param == "purpose"
     with pytest.raises(openai.BadRequestError, match="empty"):
-        driver.client.files.create(file=("a.jsonl", b""), purpose="batch")
-    driver.control("PATCH", "settings", {"max_upload_bytes": 10})
+        alone.client.files.create(file=("a.jsonl", b""), purpose="batch")
+    alone.control("PATCH", "settings", {"max_upload_bytes": 10})
     with pytest.raises(openai.APIStatusError) as large:
-        driver.client.files.create(file=("a.jsonl", b"x" * 11), purpose="batch")
+        alone.client.files.create(file=("a.jsonl", b"x" * 11), purpose="batch")
     assert large.value.status_code == 413
-    assert list((driver.emulator.data / "files").iterdir()) == []
+    assert list((alone.emulator.data / "files").iterdir()) == []

@@ -9,8 +9,8 @@ import sys
 import time
 from collections.abc import Callable
 
-from tests.conftest import ROOT, Emulator, free_port
 from tests.emulator.conftest import drive, embedding_line
+from tests.emulators import ROOT, Emulator, free_port
 
 
 def kill(emulator: Emulator) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import Emulator, start_emulator
+from tests.emulators import Emulator, start_emulator
 from tests.faults.workers import warm_process
 from tests.faults.world import World
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import Emulator
+from tests.emulators import Emulator
 from tests.faults.gate import Call
 from tests.faults.promises import broken
 from tests.faults.workers import wait_until
@@ -29,7 +29,7 @@ DOCUMENTS = {
     name: [texts[name] for texts in (FIRST, SECOND) if name in texts] + ([] if name in SECOND else [""])
     for name in {**FIRST, **SECOND}
 }
-SAMPLE = 4
+SAMPLE = 2
 
 
 @dataclass

@@ -18,7 +18,7 @@ from typing import Any
 import orjson
 
 from include.contracts import RunRef
-from tests.conftest import ROOT
+from tests.emulators import ROOT
 from tests.faults.warm import Place, log_of
 
 SECONDS = 120.0

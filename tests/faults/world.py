@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import shutil
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -27,7 +27,8 @@ from include.ledger import clock
 from include.ledger.connect import connect
 from include.providers.openai import OpenAIBatches
 from include.storage import Storage
-from tests.conftest import Emulator, database_url
+from tests.conftest import database_url
+from tests.emulators import Emulator
 from tests.faults.gate import Gate
 from tests.faults.held_ledger import LedgerProxy
 from tests.faults.warm import Place
@@ -199,9 +200,10 @@ class World:
         run.done(result)
         return True
 
-    def go(self, worker: Worker, run: Run, until: str | None = None) -> None:
-        """Do a run's tasks until it is there (`Run.here`), or to its end."""
-        while run.next is not None and run.here != until:
+    def go(self, worker: Worker, run: Run, until: str | Container[str] = ()) -> None:
+        """Do a run's tasks until it is there, or at one of several places (`Run.here`), or to its end."""
+        places = (until,) if isinstance(until, str) else until
+        while run.next is not None and run.here not in places:
             self.begin(worker, run)
             self.end(worker, run)
             assert run.waited < WAITS, f"{run.ref.run} waits for ever at {run.next}:\n{worker.log[-3000:]}"

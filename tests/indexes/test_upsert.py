@@ -19,7 +19,7 @@ import pytest
 from include.contracts import IndexSpec
 from include.errors import IndexMismatch, StorageError
 from include.indexes import versions
-from tests.conftest import ROOT
+from tests.emulators import ROOT
 from tests.indexes.world import DIMENSIONS, VERSION, Document, World, chunk_id, vector_of
 
 TITLED = Document("a", ["one", "two"], title="new")

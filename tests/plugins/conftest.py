@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import ROOT
+from tests.emulators import ROOT
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from tests.conftest import ROOT, Emulator
+from tests.emulators import ROOT, Emulator
 
 SCRIPT = """
 import asyncio, json, sys

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import ROOT
+from tests.emulators import ROOT
 
 DAGS = (
     "initial_ingest__python_docs",

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from openai import OpenAI
 
-from tests.conftest import ROOT, Emulator
+from tests.emulators import ROOT, Emulator
 
 RUN = """
 import asyncio, json, sys

@@ -28,7 +28,7 @@ from include.providers.anthropic import AnthropicBatches
 from include.providers.capabilities import Capability
 from include.providers.openai import OpenAIBatches
 from include.providers.prompts import answer_params, question
-from tests.tenant import Tenant
+from tests.emulators import Tenant
 
 SDK_OPTIONS: dict[str, Any] = {"api_key": "sk-test", "timeout": 20, "max_retries": 1}
 

@@ -15,8 +15,8 @@ from include.contracts import BatchState, Submission
 from include.errors import AccountError, ConfigError, ProviderUndecided
 from include.providers.anthropic_body import OVERHEAD_BYTES, CreateBody
 from include.reference import limits_for
+from tests.emulators import Tenant
 from tests.providers.contract import Bench, Sent
-from tests.tenant import Tenant
 
 
 @pytest.fixture

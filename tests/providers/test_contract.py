@@ -24,9 +24,8 @@ from include.errors import (
 from include.providers.capabilities import DENIED, Capability
 from include.providers.prompts import answer_params, question
 from include.reference import limits_for, price_for
-from tests.conftest import free_port
+from tests.emulators import Tenant, free_port
 from tests.providers.contract import KINDS, Bench, needs
-from tests.tenant import Tenant
 
 TEXTS = [f"Text number {number} is about Ada Lovelace." for number in range(6)]
 

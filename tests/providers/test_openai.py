@@ -33,8 +33,7 @@ from include.errors import (
 from include.providers.listing import account_of
 from include.providers.openai import OpenAIBatches
 from include.providers.openai_errors import INPUT_FILE_MISSING
-from tests.conftest import free_port
-from tests.tenant import Tenant
+from tests.emulators import Tenant, free_port
 
 SPACE = Space("openai", "emulator", "/v1/embeddings", "text-embedding-3-small", {"dimensions": 8})
 

@@ -15,7 +15,7 @@ import pytest
 from include.contracts import JSON, ROW_COLUMNS, Holds, IndexSpec, Metric, VectorStore
 from include.errors import BatchInferenceError, ConfigError, IndexMismatch, IndexMissing, StorageError
 from include.stores.capabilities import DENIED, Capability
-from tests.conftest import ROOT
+from tests.emulators import ROOT
 from tests.stores.contract import DIMENSIONS, STORES, batch, chunk_id, needs, vectors
 
 INDEX = "docs__1"

@@ -22,7 +22,7 @@ from include.workloads.replay import Change, Replay
 from include.workloads.report import Report
 from include.workloads.services import Services
 from include.workloads.steps import batching
-from tests.conftest import Emulator
+from tests.emulators import Tenant
 
 YAML = """\
 corpus: letters
@@ -34,7 +34,7 @@ embedding: {model: text-embedding-3-small, dimensions: 32}
 
 @pytest.fixture
 def world(
-    tmp_path: Path, ledger_url: str, emulator: Emulator, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, ledger_url: str, tenant: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[World]:
     corpora = tmp_path / "corpora"
     corpora.mkdir()
@@ -42,7 +42,7 @@ def world(
     settings = Settings(
         storage_root=f"file://{tmp_path}/storage", ledger_url=ledger_url, corpora_dir=str(corpora)
     )
-    world = World(environment_services(settings), emulator, corpora, monkeypatch)
+    world = World(environment_services(settings), tenant, corpora, monkeypatch)
     world.use_key("k")
     yield world
 
@@ -51,7 +51,7 @@ class World:
     """A corpus of a few documents, and runs over it."""
 
     def __init__(
-        self, services: Services, emulator: Emulator, corpora: Path, patch: pytest.MonkeyPatch
+        self, services: Services, emulator: Tenant, corpora: Path, patch: pytest.MonkeyPatch
     ) -> None:
         self.services = services
         self._patch = patch
@@ -71,8 +71,17 @@ class World:
 
     def use_key(self, key: str) -> None:
         """Put another key into the connection."""
-        connection = {"host": self.emulator.openai_url, "password": key, "extra": {"service": "emulator"}}
-        self._patch.setenv("AIRFLOW_CONN_OPENAI_DEFAULT", json.dumps(connection))
+        project = {"project": self.emulator.project}
+        self._connect("openai", self.emulator.openai_url, key, openai_client_kwargs=project)
+
+    def use_claude(self) -> None:
+        """Add a connection to the same emulator's Anthropic."""
+        headers = {"default_headers": {"anthropic-workspace-id": self.emulator.project}}
+        self._connect("anthropic", self.emulator.anthropic_url, "k", anthropic_client_kwargs=headers)
+
+    def _connect(self, kind: str, host: str, key: str, **extra: Any) -> None:
+        given = {"host": host, "password": key, "extra": {"service": "emulator", **extra}}
+        self._patch.setenv(f"AIRFLOW_CONN_{kind.upper()}_DEFAULT", json.dumps(given))
 
     def advance(self, seconds: float) -> None:
         """Move the ledger's clock and the emulator's together."""

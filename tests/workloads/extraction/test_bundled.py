@@ -14,17 +14,14 @@ from include.indexes.live import read_pointer
 from include.workloads.extraction.shape import Described
 from include.workloads.plan import EXTRACTION
 from tests.workloads.conftest import World
-from tests.workloads.extraction.test_extraction import MODELS, extract, metadata
+from tests.workloads.extraction.conftest import MODELS, extract, metadata
 
 YAML = (PROJECT_ROOT / "include" / "config" / "corpora" / "python_docs.yaml").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("provider", MODELS)
-def test_every_topic_has_metadata_to_filter_by(
-    world: World, provider: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    connection = {"host": world.emulator.anthropic_url, "password": "k", "extra": {"service": "emulator"}}
-    monkeypatch.setenv("AIRFLOW_CONN_ANTHROPIC_DEFAULT", json.dumps(connection))
+def test_every_topic_has_metadata_to_filter_by(world: World, provider: str) -> None:
+    world.use_claude()
     storage = world.services.storage
     write_documents(storage)
     yaml = YAML.replace("corpus: python_docs", "corpus: letters").replace("golden_set:", "# golden_set:")

@@ -3,66 +3,14 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import pytest
 
 from include.batches import runs
 from include.errors import ConfigError
 from include.workloads.plan import EXTRACTION
-from include.workloads.replay import Change, Replay
 from tests.workloads.conftest import World
-
-YAML = """\
-corpus: letters
-source: {kind: jsonl, url: "{storage_root}/sources/*.jsonl", metadata: [shelf]}
-chunking: {tokens: 60, overlap: 8}
-embedding: {model: text-embedding-3-small, dimensions: 32}
-extraction: {provider: PROVIDER, model: MODEL, max_tokens: 400}
-"""
-MODELS = {"openai": "gpt-5-mini", "anthropic": "claude-haiku-4-5"}
-WORDS = ("amber", "birch", "cedar", "dusk", "ember", "fir", "gorse", "heather", "iris", "juniper")
-TEXTS = {
-    "a": "The lighthouse of Alexandria guided ships. It stood for centuries.",
-    "b": "Otters sleep in rafts. They hold hands.",
-    "c": " ".join(f"The {WORDS[n // 6]} station {n} burns {WORDS[n // 6]} oil." for n in range(60)),
-}
-
-
-@pytest.fixture(params=list(MODELS))
-def provider(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-@pytest.fixture
-def yaml(provider: str) -> str:
-    """The corpus's YAML: only one line of it names the provider."""
-    return YAML.replace("PROVIDER", provider).replace("MODEL", MODELS[provider])
-
-
-@pytest.fixture
-def shelf(world: World, yaml: str, monkeypatch: pytest.MonkeyPatch) -> World:
-    """A corpus that is ingested and live, with an extraction in its YAML."""
-    connection = {"host": world.emulator.anthropic_url, "password": "k", "extra": {"service": "emulator"}}
-    monkeypatch.setenv("AIRFLOW_CONN_ANTHROPIC_DEFAULT", json.dumps(connection))
-    world.configure(yaml)
-    world.put("all", *({"id": name, "text": text, "shelf": name} for name, text in TEXTS.items()))
-    world.run()
-    return world
-
-
-def extract(world: World, **request: Any) -> Any:
-    ref, ranges = world.begin(EXTRACTION, **request)
-    world.send(ref)
-    return world.end(ref, ranges)
-
-
-def metadata(world: World) -> dict[str, list[dict[str, Any]]]:
-    """The metadata of every chunk of the index, by document."""
-    found: dict[str, list[dict[str, Any]]] = {}
-    for row in world.rows(world.ref):
-        found.setdefault(row["document_id"], []).append(row["metadata"])
-    return found
+from tests.workloads.extraction.conftest import TEXTS, extract, metadata
 
 
 def test_every_chunk_gets_its_document_s_fields_and_keeps_its_own(shelf: World) -> None:
@@ -95,52 +43,6 @@ def test_an_ingest_keeps_what_was_extracted_until_the_text_changes(shelf: World)
     report = extract(shelf)
     assert report.requests_sent == 1
     assert "stones" in json.dumps(metadata(shelf)["b"][0]["keywords"])
-
-
-def answers(provider: str, text: str, *, cut: bool = False) -> dict[str, Any]:
-    """Fields of an answer that says this, or was cut off at its token limit."""
-    if provider == "anthropic":
-        content = [{"type": "text", "text": text}]
-        return {"content": content, "stop_reason": "max_tokens" if cut else "end_turn"}
-    message = {"role": "assistant", "content": text}
-    return {"choices": [{"index": 0, "finish_reason": "length" if cut else "stop", "message": message}]}
-
-
-def test_a_bad_answer_is_asked_once_more_and_told_what_is_wrong(shelf: World, provider: str) -> None:
-    body = answers(provider, "Otters!")
-    shelf.emulator.faults(
-        {"on": "line", "do": "line_body", "when": {"match": "Otters", "times": 1}, "body": body}
-    )
-    report = extract(shelf)
-    assert report.requests_sent == 4
-    assert report.second_attempts == 1
-    assert report.dead_letters == 0
-    assert metadata(shelf)["b"][0]["summary"]
-    assert extract(shelf).requests_sent == 0
-
-
-def test_what_stays_bad_is_a_dead_letter_that_a_replay_mends(shelf: World, provider: str) -> None:
-    body = answers(provider, "{", cut=True)
-    shelf.emulator.faults({"on": "line", "do": "line_body", "when": {"match": "Otters"}, "body": body})
-    report = extract(shelf)
-    assert report.second_attempts == report.dead_letters == 1
-    assert "summary" not in metadata(shelf)["b"][0]
-    assert "summary" in metadata(shelf)["a"][0]
-    with shelf.services.ledger() as ledger:
-        (letter,) = ledger.execute("select class, code, document_id, workload from dead_letters").fetchall()
-    assert letter == {
-        "class": "invalid",
-        "code": "truncated",
-        "document_id": "b",
-        "workload": "metadata_extraction",
-    }
-    assert extract(shelf).requests_sent == 0
-    shelf.emulator.faults()
-    replayed = shelf.run(replay=Replay(change=Change(max_tokens=800), workload=EXTRACTION))
-    assert replayed.requests_sent == 1
-    assert replayed.dead_letters == 0
-    assert metadata(shelf)["b"][0]["summary"]
-    assert extract(shelf).requests_sent == 0
 
 
 def test_a_dry_run_says_what_it_would_cost(shelf: World) -> None:
