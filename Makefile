@@ -44,7 +44,7 @@ AIRFLOW_TESTS := .local/tests_on_airflow.log
 test: lint
 	@mkdir -p $(dir $(AIRFLOW_TESTS))
 	@$(BIN)/pytest -m integration > $(AIRFLOW_TESTS) 2>&1 & airflow=$$!; \
-	$(BIN)/pytest -m "not integration and not soak" --numprocesses 3 --dist loadfile --no-loadscope-reorder; others=$$?; \
+	$(BIN)/pytest -m "not integration and not soak" --numprocesses 2 --dist loadfile --no-loadscope-reorder; others=$$?; \
 	wait $$airflow; code=$$?; cat $(AIRFLOW_TESTS); exit $$((others || code))
 
 # Alone and in one process: it is long, not wide.

@@ -23,6 +23,8 @@ from tests.faults.story import DOCUMENTS, FAULTS, tell_the_beginning
 from tests.faults.workers import StepFailed
 from tests.faults.world import EXTRACTION, INGEST, Run, Saved, World
 
+PARTS = 4
+"""In how many tests CI takes the points of one provider."""
 SAMPLE = 2
 """How many points of each step CI takes where it doesn't take all."""
 
@@ -65,10 +67,12 @@ def recorded(
 
 
 @pytest.mark.parametrize("recorded", [INGEST], indirect=True)
-def test_all_that_a_kill_can_leave_behind_is_gone_on_from(recorded: Recorded) -> None:
-    """Every point of one provider. What is dead after a call and what is dead before the next one
-    leave the same behind, so the half of the points will do."""
-    kill_in_passes(recorded, [point for point in recorded.points if point.when != "before"])
+@pytest.mark.parametrize("part", range(PARTS))
+def test_all_that_a_kill_can_leave_behind_is_gone_on_from(recorded: Recorded, part: int) -> None:
+    """Every point of one provider, over all parts. What is dead after a call and what is dead before the
+    next one leave the same behind, so the half of the points will do."""
+    points = [point for point in recorded.points if point.when != "before"]
+    kill_in_passes(recorded, passes(points)[part::PARTS])
 
 
 @pytest.mark.parametrize("recorded", [EXTRACTION], indirect=True)
@@ -76,7 +80,7 @@ def test_and_a_few_points_of_each_step_of_another(recorded: Recorded) -> None:
     steps: dict[str, list[Point]] = {}
     for point in recorded.points:
         steps.setdefault(point.task.split()[0], []).append(point)
-    kill_in_passes(recorded, [point for points in steps.values() for point in spread(points, SAMPLE)])
+    kill_in_passes(recorded, passes([point for points in steps.values() for point in spread(points, SAMPLE)]))
 
 
 @pytest.mark.soak
@@ -96,15 +100,15 @@ def test_killed_at_any_point_alone_it_ends_as_if_nothing_had_been(recorded: Reco
     assert wrong == {}, f"{len(wrong)} of {len(points)} points"
 
 
-def kill_in_passes(recorded: Recorded, points: list[Point]) -> None:
-    """Tell the story a few times, each task killed once each time, until all points were met.
+def kill_in_passes(recorded: Recorded, passes: list[list[Point]]) -> None:
+    """Tell the story once a pass, each task killed once each time, until all points were met.
 
     A task that was killed may have made a later task's calls for it: where the later one comes to
     another call, its point is met alone.
     """
-    assert points
+    assert passes
     wrong: dict[str, list[str]] = {}
-    for together in passes(points):
+    for together in passes:
         missed, found = killed_there(recorded, together)
         # Where a pass fails, the points of it that fail alone are told, if any does.
         suspects = together if found else missed
@@ -112,7 +116,7 @@ def kill_in_passes(recorded: Recorded, points: list[Point]) -> None:
         wrong |= {point: what for point, what in alone.items() if what}
         if found and not any(alone.values()):
             wrong[" and ".join(map(str, together))] = found
-    assert wrong == {}, f"{len(wrong)} of {len(points)} points"
+    assert wrong == {}, f"{len(wrong)} of {sum(map(len, passes))} points"
 
 
 def killed_alone(recorded: Recorded, point: Point) -> list[str]:
