@@ -20,7 +20,7 @@ from include.corpora.records import BadInput
 from include.storage import Storage
 
 _BUFFERED_ROWS = 32_768  # over all ranges
-_BUFFERED_BYTES = 64 * 1024 * 1024
+_BUFFERED_BYTES = 32 * 1024 * 1024
 _READ_ROWS = 10_000
 
 #: Chunks as they are stored for good: `corpora/{corpus}/chunks/{chunking}/{partition}/{run}-NN.parquet`.
@@ -127,11 +127,11 @@ class RangeRows(WholeFiles):
     def write(self, rows: pa.Table, ranges: npt.NDArray[np.int32]) -> None:
         """Rows of RUN_ROW_SCHEMA; `ranges` has each row's range, shape (rows,)."""
         order = np.argsort(ranges, kind="stable")
-        rows = rows.take(order)
         bounds = np.searchsorted(ranges[order], np.arange(len(self._writers) + 1))
         for number in np.unique(ranges).tolist():
             start, end = int(bounds[number]), int(bounds[number + 1])
-            part = rows.slice(start, end - start)
+            # A copy: a slice would keep the other ranges' rows in memory for as long as it waits.
+            part = rows.take(order[start:end])
             self._waiting[number].append(part)
             self._rows[number] += part.num_rows
             self._bytes[number] += part.nbytes
