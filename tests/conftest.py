@@ -20,6 +20,7 @@ from tests.stack import stack as stack
 NEEDS_AIRFLOW = frozenset({"stack", "own"})
 """The fixtures that start a whole Airflow."""
 LONGEST = "test_kills.py"
+"""Of the tests on Airflow, and of the others."""
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -39,7 +39,7 @@ from include.storage import Storage
 log = logging.getLogger(__name__)
 
 LOG_SECONDS = 10.0
-PASS_ROWS = 100_000
+PASS_ROWS = 250_000
 """Rows whose ids, keys and documents are held at once, some 100 bytes each."""
 _BATCH_BYTES = 3 << 19
 _SAMPLE_EVERY = 5_000

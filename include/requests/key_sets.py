@@ -29,7 +29,7 @@ class Resources:
     """What a database may use: memory before it spills, threads, and a folder to spill into
     (the machine's temporary one by default)."""
 
-    memory_limit: str = "160MB"
+    memory_limit: str = "192MB"
     threads: int = 2
     scratch: str | None = None
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import importlib
 
-import pyarrow as pa
 from airflow.executors.local_executor import LocalExecutor
 
 MODULES = (
+    "include",  # which chooses Arrow's allocator, before Arrow does
     "airflow.providers.anthropic.hooks.anthropic",
     "airflow.providers.openai.hooks.openai",
     "anthropic",
@@ -20,8 +20,17 @@ MODULES = (
     "pyarrow.parquet",
     "semantic_text_splitter",
 )
-"""Packages alone: our own code is read anew by each task, so that a change of it counts at once. LanceDB
-isn't among them: its import starts a thread, which a fork would lose."""
+"""Our own modules aren't among them: each task reads them anew, so that a change of them counts at once. Nor
+is LanceDB: its import starts a thread, which a fork would lose."""
+
+
+def warm_up() -> None:
+    """Import what tasks import."""
+    for name in MODULES:
+        importlib.import_module(name)
+    import pyarrow as pa
+
+    pa.array([])  # the first array imports pandas, where that is installed
 
 
 class WarmLocalExecutor(LocalExecutor):
@@ -29,7 +38,5 @@ class WarmLocalExecutor(LocalExecutor):
 
     def start(self) -> None:
         """Import, and let the workers be forked from that."""
-        for name in MODULES:
-            importlib.import_module(name)
-        pa.array([])  # the first array imports pandas, where that is installed
+        warm_up()
         super().start()

@@ -112,8 +112,6 @@ BENCHMARKS = (
         ),
         ("upsert_mb", "changed_mb", "unchanged_mb"),
         ("ten_times_mb", "ten_times_changed_mb", "ten_times_unchanged_mb"),
-        # LanceDB's own merge of ready batches takes 1,000.
-        most_mb=600,
     ),
     Benchmark(
         "plan",

@@ -197,10 +197,10 @@ class TestParquet:
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet", "jsonl", "jsonl.zst"])
-def test_twice_the_rows_need_no_more_memory(tmp_path: Path, kind: str) -> None:
+def test_three_times_the_rows_need_no_more_memory(tmp_path: Path, kind: str) -> None:
     peaks = []
-    # 40 MB and 80 MB: below that a reader's own buffers, some 30 MB, aren't full yet.
-    for rows in (20_000, 40_000):
+    # 40 MB and 120 MB: below that a reader's own buffers, some 30 MB, aren't full yet.
+    for rows in (20_000, 60_000):
         path = tmp_path / f"{rows}.{kind}"
         if kind == "csv":
             with path.open("w", newline="") as file:

@@ -100,15 +100,15 @@ def test_killed_at_any_point_alone_it_ends_as_if_nothing_had_been(recorded: Reco
     assert wrong == {}, f"{len(wrong)} of {len(points)} points"
 
 
-def kill_in_passes(recorded: Recorded, passes: list[list[Point]]) -> None:
+def kill_in_passes(recorded: Recorded, rounds: list[list[Point]]) -> None:
     """Tell the story once a pass, each task killed once each time, until all points were met.
 
     A task that was killed may have made a later task's calls for it: where the later one comes to
     another call, its point is met alone.
     """
-    assert passes
+    assert rounds
     wrong: dict[str, list[str]] = {}
-    for together in passes:
+    for together in rounds:
         missed, found = killed_there(recorded, together)
         # Where a pass fails, the points of it that fail alone are told, if any does.
         suspects = together if found else missed
@@ -116,7 +116,7 @@ def kill_in_passes(recorded: Recorded, passes: list[list[Point]]) -> None:
         wrong |= {point: what for point, what in alone.items() if what}
         if found and not any(alone.values()):
             wrong[" and ".join(map(str, together))] = found
-    assert wrong == {}, f"{len(wrong)} of {sum(map(len, passes))} points"
+    assert wrong == {}, f"{len(wrong)} of {sum(map(len, rounds))} points"
 
 
 def killed_alone(recorded: Recorded, point: Point) -> list[str]:

@@ -34,8 +34,6 @@ CALLS_OF_MESSAGES = (
     "messages.batches.retrieve",
     "messages.batches.results",
 )
-MOST_TRIES = 10 + 7 * 9
-"""Of all tasks of a run together, which may meet as many faults."""
 RETRIED = {"ProviderUnavailable", "ProviderUnknown", "QueueFull"}
 """What a task is run again for without a person: everything else that these faults raise is a failure."""
 
@@ -71,19 +69,19 @@ def storm(calls: tuple[str, ...]) -> list[dict[str, Any]]:
 
 def test_whatever_passes_changes_nothing(world: World) -> None:
     world.write(TEXTS)
-    world.emulator.faults(*storm(CALLS))
-    finish(world, world.run())
+    world.emulator.faults(*(faults := storm(CALLS)))
+    finish(world, world.run(), most=len(faults))
     assert everything_is_there(world)
-    assert [rule for rule in struck(world) if not rule["hits"]] == []
+    assert missed(world) == []
 
 
 def test_nor_does_it_where_a_batch_bears_nothing_of_ours(world: World) -> None:
     world.write(TEXTS)
     finish(world, world.run())
-    world.emulator.faults(*storm(CALLS_OF_MESSAGES))
-    finish(world, world.run(EXTRACTION))
+    world.emulator.faults(*(faults := storm(CALLS_OF_MESSAGES)))
+    finish(world, world.run(EXTRACTION), most=len(faults))
     assert everything_is_there(world, times=2)
-    assert [rule for rule in struck(world) if not rule["hits"]] == []
+    assert missed(world) == []
 
 
 @pytest.mark.soak
@@ -95,24 +93,57 @@ def test_nor_does_it_on_every_call_several_times(world: World, fault: str) -> No
     assert everything_is_there(world)
 
 
-def test_what_is_not_found_for_a_while_is_not_gone(world: World) -> None:
+@pytest.mark.soak
+@pytest.mark.parametrize("fault", PASSING)
+def test_nor_several_times_where_a_batch_bears_nothing_of_ours(world: World, fault: str) -> None:
     world.write(TEXTS)
-    messages = dict.fromkeys(("batches.retrieve", "files.retrieve", "files.content"), "not found")
-    messages["batches.create"] = "No such File object"
-    world.emulator.faults(
-        *(
-            rule(call, 3, **status(404, body={"error": {"message": message}}))
-            for call, message in messages.items()
-        )
-    )
+    finish(world, world.run())
+    world.emulator.faults(*(rule(call, 3, **PASSING[fault]) for call in CALLS_OF_MESSAGES))
+    finish(world, world.run(EXTRACTION))
+    assert everything_is_there(world, times=2)
+
+
+NOT_FOUND = {
+    call: status(404, body={"error": {"message": message}})
+    for call, message in {
+        "batches.create": "No such File object",
+        "batches.retrieve": "not found",
+        "files.retrieve": "not found",
+        "files.content": "not found",
+    }.items()
+}
+
+
+@pytest.mark.parametrize(
+    "calls", [tuple(NOT_FOUND), *(pytest.param((call,), marks=pytest.mark.soak) for call in NOT_FOUND)]
+)
+def test_what_is_not_found_for_a_while_is_not_gone(world: World, calls: tuple[str, ...]) -> None:
+    world.write(TEXTS)
+    world.emulator.faults(*(rule(call, 3, **NOT_FOUND[call]) for call in calls))
     finish(world, world.run())
     assert everything_is_there(world)
+    assert missed(world) == []
 
 
-def test_a_download_that_isn_t_whole_is_done_again(world: World) -> None:
+CUTS = [(fault, size) for size in (0, 1, 700) for fault in ("cut", "shorten")]
+
+
+@pytest.mark.parametrize(
+    ("cuts", "times"), [(CUTS, 1), *(pytest.param([cut], 3, marks=pytest.mark.soak) for cut in CUTS)]
+)
+def test_a_download_that_isn_t_whole_is_done_again(
+    world: World, cuts: list[tuple[str, int]], times: int
+) -> None:
     world.write(TEXTS)
-    cuts = [("cut", 0), ("shorten", 0), ("cut", 1), ("shorten", 1), ("cut", 700), ("shorten", 700)]
-    world.emulator.faults(*(rule("files.content", 1, do=fault, bytes=size) for fault, size in cuts))
+    world.emulator.faults(*(rule("files.content", times, do=fault, bytes=size) for fault, size in cuts))
+    finish(world, world.run())
+    assert everything_is_there(world)
+    assert missed(world) == []
+
+
+def test_a_state_never_heard_of_is_waited_out(world: World) -> None:
+    world.write(TEXTS)
+    world.emulator.faults(rule("batches.retrieve", 3, do="alter", fields={"status": "pondering"}))
     finish(world, world.run())
     assert everything_is_there(world)
 
@@ -212,7 +243,7 @@ def test_a_batch_that_expires_is_sent_again_only_for_its_rest(world: World) -> N
     assert len(world.books()["batches"]) == 2
 
 
-def finish(world: World, run: Run) -> None:
+def finish(world: World, run: Run, most: int = 10) -> None:
     """Take a run to its end; a task that fails for the provider's sake is run again, as Airflow does."""
     failed = 0
     while run.next is not None:
@@ -221,13 +252,14 @@ def finish(world: World, run: Run) -> None:
                 world.go(worker, run)
             except StepFailed as failure:
                 failed += 1
-                assert failure.kind in RETRIED and failed < MOST_TRIES, failure.trace
+                assert failure.kind in RETRIED and failed < most, failure.trace
                 world.advance(60)
 
 
-def struck(world: World) -> list[dict[str, Any]]:
-    """The faults, each with how often it struck."""
-    return list(httpx.get(f"{world.emulator.url}/_control/faults").raise_for_status().json()["faults"])
+def missed(world: World) -> list[dict[str, Any]]:
+    """The faults that never struck."""
+    faults = httpx.get(f"{world.emulator.url}/_control/faults").raise_for_status().json()["faults"]
+    return [fault for fault in faults if not fault["hits"]]
 
 
 def everything_is_there(world: World, times: int = 1) -> bool:

@@ -29,7 +29,7 @@ DOCUMENTS = {
     name: [texts[name] for texts in (FIRST, SECOND) if name in texts] + ([] if name in SECOND else [""])
     for name in {**FIRST, **SECOND}
 }
-SAMPLE = 2
+SAMPLE = 4
 
 
 @dataclass
