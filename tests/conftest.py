@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import tempfile
 import uuid
 from collections.abc import Iterator
@@ -99,6 +100,15 @@ def ledger(ledger_url: str) -> Iterator[Connection]:
     """A connection to a fresh ledger."""
     with connect(ledger_url) as connection:
         yield connection
+
+
+@pytest.fixture(autouse=True)
+def nothing_in_memory() -> Iterator[None]:
+    """`memory://` is one file system a process: what a test leaves there, another's glob would find."""
+    yield
+    if memory := sys.modules.get("fsspec.implementations.memory"):
+        memory.MemoryFileSystem.store.clear()
+        memory.MemoryFileSystem.pseudo_dirs[:] = [""]
 
 
 @pytest.fixture
