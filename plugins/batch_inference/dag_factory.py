@@ -19,6 +19,7 @@ import pendulum
 from airflow.sdk import DAG, Asset, CronDataIntervalTimetable, task_group
 from airflow.sdk.configuration import conf
 from airflow.sdk.definitions._internal.node import DAGNode
+from airflow.sdk.definitions.param import ParamsDict
 
 from batch_inference.forms import params_of
 from batch_inference.operators import ApproveOperator, StepOperator, SubmitOperator
@@ -69,7 +70,6 @@ def build(workload: str, config: CorpusConfig, doc_md: str) -> DAG:
         start_date=_START,
         catchup=False,
         max_active_runs=8,
-        params=params_of(workload, config),
         tags=[workload, corpus],
         default_args={
             "retries": 3,
@@ -114,6 +114,9 @@ def build(workload: str, config: CorpusConfig, doc_md: str) -> DAG:
         retry >> dead_letters >> upsert >> reconcile >> publish >> report
         # A failure anywhere must reach the leaf: with `none_failed`, only direct ones count.
         [prepare, estimate, approve, probe, pack, shards, pack_retry, retry, dead_letters, upsert] >> publish
+    # Given last, as a task made below it takes a copy, each checked and stored anew with every parse: twenty
+    # times the work, and four times the stored DAG. A run gives its tasks the DAG's.
+    dag.params = ParamsDict(params_of(workload, config))
     return dag
 
 
