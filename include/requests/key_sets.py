@@ -6,6 +6,7 @@ as one question; what doesn't fit its memory limit spills into a scratch folder 
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -34,28 +35,61 @@ class Resources:
     scratch: str | None = None
 
 
+_idle: list[duckdb.DuckDBPyConnection] = []
+"""A database that waits for the next question: making one takes some 20 ms, as its catalog of functions is
+filled anew. It holds nothing: all that a question makes is temporary, and goes with its cursor."""
+_lost: list[duckdb.DuckDBPyConnection] = []
+"""In a fork, its parent's: the threads are gone, so it can neither be used nor closed."""
+
+
 @contextmanager
 def opened(storage: Storage, resources: Resources | None = None) -> Iterator[KeySets]:
     """An empty database that reads the storage's files."""
-    import duckdb
-
     resources = resources or Resources()
     with tempfile.TemporaryDirectory(prefix="batch-keys-", dir=resources.scratch) as scratch:
-        connection = duckdb.connect(
-            config={
-                "memory_limit": resources.memory_limit,
-                "threads": resources.threads,
-                "temp_directory": scratch,
-                "preserve_insertion_order": False,
-                "autoinstall_known_extensions": False,
-            }
-        )
+        database = _database(resources, scratch)
         try:
-            if not storage.is_local:
-                connection.register_filesystem(storage.fs)
-            yield KeySets(connection, storage, scratch)
-        finally:
-            connection.close()
+            with database.cursor() as cursor:
+                if not storage.is_local:
+                    database.register_filesystem(storage.fs)
+                yield KeySets(cursor, storage, scratch)
+        except BaseException:
+            database.close()
+            raise
+        if storage.is_local and not _idle:
+            _idle.append(database)
+        else:
+            database.close()
+
+
+def _database(resources: Resources, scratch: str) -> duckdb.DuckDBPyConnection:
+    """The one that waits, or a new one."""
+    import duckdb
+
+    config: dict[str, str | int] = {
+        "memory_limit": resources.memory_limit,
+        "threads": resources.threads,
+        "temp_directory": scratch,
+    }
+    while _idle:
+        database = _idle.pop()
+        try:
+            for name, value in config.items():
+                database.execute(f"set {name} = {_quoted(str(value))}")
+        except duckdb.Error:  # it spilled: its folder can't be changed any more
+            database.close()
+        else:
+            return database
+    fixed: dict[str, str | int] = {"preserve_insertion_order": False, "autoinstall_known_extensions": False}
+    return duckdb.connect(config={**config, **fixed})
+
+
+def _forget() -> None:
+    _lost.extend(_idle)
+    _idle.clear()
+
+
+os.register_at_fork(after_in_child=_forget)
 
 
 class KeySets:
@@ -75,13 +109,13 @@ class KeySets:
         newer = f" where landed_at >= {_quoted(since.isoformat())}::timestamptz" if since else ""
         filename = ", filename = true" if "filename" in columns else ""
         source = f"read_parquet([{self._names(paths)}]{filename})"
-        self._connection.execute(f"create view {name} as select {columns} from {source}{newer}")
+        self._connection.execute(f"create temp view {name} as select {columns} from {source}{newer}")
 
     def json_lines(self, name: str, paths: Sequence[str], columns: dict[str, str]) -> None:
         """A view of files of JSON lines, with these columns and types."""
         typed = ", ".join(f"{column}: {_quoted(kind)}" for column, kind in columns.items())
         self._connection.execute(
-            f"create view {name} as select * from read_json([{self._names(paths)}],"
+            f"create temp view {name} as select * from read_json([{self._names(paths)}],"
             f" format = 'newline_delimited', columns = {{{typed}}})"
         )
 

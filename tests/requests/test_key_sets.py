@@ -1,0 +1,84 @@
+"""A question finds an empty database, whatever the one before left, and wherever it runs."""
+
+from __future__ import annotations
+
+import os
+
+import duckdb
+import pyarrow as pa
+import pytest
+
+from include.requests import key_sets
+from include.requests.key_sets import Resources, opened
+from include.storage import Storage
+
+KEYS = pa.array([bytes(16), b"k" * 16], pa.binary(16))
+NAMES = ("first_table", "seen", "keys", "keys_arrow")
+
+
+def leave_all_kinds(storage: Storage) -> None:
+    storage.write_parquet("keys.parquet", pa.table({"key": KEYS}))
+    with opened(storage) as sets:
+        sets.table("first_table", "select 1 as key")
+        sets.files("seen", ["keys.parquet"], "key")
+        sets.keys("keys", KEYS)
+        assert sets.number("select count(*) from seen semi join keys using (key)") == 2
+
+
+def test_nothing_is_left_to_the_next_question(storage: Storage) -> None:
+    leave_all_kinds(storage)
+    with opened(storage) as sets:
+        for name in NAMES:
+            with pytest.raises(duckdb.CatalogException):
+                sets.number(f"select count(*) from {name}")
+
+
+def test_a_question_within_another_has_a_database_of_its_own(storage: Storage) -> None:
+    with opened(storage) as outer:
+        outer.table("held", "select 1 as key")
+        with opened(storage) as inner, pytest.raises(duckdb.CatalogException):
+            inner.number("select count(*) from held")
+        assert outer.number("select count(*) from held") == 1
+
+
+def test_what_it_may_use_is_its_own(storage: Storage) -> None:
+    leave_all_kinds(storage)
+    with opened(storage, Resources(memory_limit="100MiB", threads=1)) as sets:
+        ((memory, threads, folder),) = sets.rows(
+            "select current_setting('memory_limit'), current_setting('threads'),"
+            " current_setting('temp_directory')"
+        )
+        assert (memory, threads, folder) == ("100.0 MiB", 1, sets.scratch)
+
+
+def test_after_one_that_spilled_it_spills_into_a_folder_that_is_there(storage: Storage) -> None:
+    spilling = "select md5(i::varchar) as key, repeat('x', 100) as text from range(1_000_000) t(i)"
+    folders = []
+    for _ in range(2):
+        with opened(storage, Resources(memory_limit="48MB")) as sets:
+            assert sets.table("much", spilling) == 1_000_000
+            assert os.listdir(sets.scratch)
+            folders.append(sets.scratch)
+    assert len(set(folders)) == 2
+    assert not any(map(os.path.exists, folders))
+
+
+def test_one_that_failed_is_not_used_again(storage: Storage) -> None:
+    with pytest.raises(duckdb.Error), opened(storage) as sets:
+        sets.number("select no_such_column")
+    assert key_sets._idle == []
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_fork_makes_its_own(storage: Storage) -> None:
+    leave_all_kinds(storage)
+    assert key_sets._idle
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            with opened(storage, Resources(threads=2)) as sets:
+                status = int(sets.table("many", "select * from range(1_000_000)") != 1_000_000)
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
