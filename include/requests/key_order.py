@@ -23,7 +23,7 @@ from include.requests.results import keys_matrix
 ItemColumns = tuple[list[bytes], list[str], list[int]]
 """Some items in key order: keys, inputs, token counts; lists of one length."""
 
-_HELD_BYTES = 128 << 20
+_HELD_BYTES = 32 << 20
 _RUN_BYTES = 8 << 20
 _BUCKET_BYTES = 16 << 20
 _MOST_BUCKETS = 512
