@@ -76,15 +76,16 @@ class Driver:
 
 
 def drive(emulator: Emulator, **options: Any) -> Driver:
-    """A driver whose SDK doesn't retry, so that each fault is seen once."""
-    settings: dict[str, Any] = {"api_key": "sk-test", "max_retries": 0} | options
+    """A driver whose SDK doesn't retry, so that each fault is seen once; a tenant's works in its project."""
+    project = emulator.project if isinstance(emulator, Tenant) else None
+    settings: dict[str, Any] = {"api_key": "sk-test", "max_retries": 0, "project": project} | options
     return Driver(emulator, openai.OpenAI(base_url=emulator.openai_url, **settings))
 
 
 @pytest.fixture
 def driver(tenant: Tenant) -> Driver:
     """The SDK as a project of its own on the common emulator."""
-    return drive(tenant, project=tenant.project)
+    return drive(tenant)
 
 
 @pytest.fixture
