@@ -10,6 +10,8 @@ UV := $(BIN)/uv
 # The system's certificates, so that a company's own index or proxy is trusted as pip trusts it.
 export UV_SYSTEM_CERTS := true
 export PYTHONPATH := $(CURDIR):$(CURDIR)/plugins
+# What Python compiles is kept, whatever the shell says: the tests start some hundred processes.
+unexport PYTHONDONTWRITEBYTECODE
 
 RUNTIME := $(VENV)/.runtime
 DEV := $(VENV)/.dev

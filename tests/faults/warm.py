@@ -42,6 +42,8 @@ MODULES = (
     "include.workloads.steps",
     "tests.faults.held_index",
 )
+CHUNK_TOKENS, CHUNK_OVERLAP = 60, 8
+"""How the runs cut their texts."""
 
 
 @dataclass(frozen=True)
@@ -87,8 +89,12 @@ def _import() -> None:
     for name in MODULES:
         importlib.import_module(name)
     from include.corpora import tokens
+    from include.corpora.chunking import Chunker
+    from include.corpora.config import ChunkingConfig
 
     tokens.encoding()
+    # Its tables are loaded once a process, in a third of a second.
+    Chunker(ChunkingConfig(tokens=CHUNK_TOKENS, overlap=CHUNK_OVERLAP))
     from lancedb.background_loop import LOOP
 
     LOOP.loop.call_soon_threadsafe(LOOP.loop.stop)

@@ -31,7 +31,7 @@ from tests.conftest import database_url
 from tests.emulators import Emulator
 from tests.faults.gate import Gate
 from tests.faults.held_ledger import LedgerProxy
-from tests.faults.warm import Place
+from tests.faults.warm import CHUNK_OVERLAP, CHUNK_TOKENS, Place
 from tests.faults.workers import Worker
 
 CORPUS = "letters"
@@ -41,7 +41,7 @@ DIMENSIONS = 16
 YAML = """\
 corpus: letters
 source: {{kind: jsonl, url: "{{storage_root}}/sources/*.jsonl"}}
-chunking: {{tokens: 60, overlap: 8}}
+chunking: {{tokens: {tokens}, overlap: {overlap}}}
 embedding: {{model: text-embedding-3-small, dimensions: {dimensions}}}
 index: {{store: {store}, url: "file://{folder}/index"}}
 extraction: {{provider: anthropic, model: claude-haiku-4-5, max_tokens: 400}}
@@ -164,7 +164,8 @@ class World:
         for name in ("corpora", "storage", "index", "scratch"):
             (folder / name).mkdir(parents=True)
         store = "tests.faults.held_index.HeldLance"
-        yaml = YAML.format(dimensions=DIMENSIONS, folder=folder, store=store)
+        cut = {"tokens": CHUNK_TOKENS, "overlap": CHUNK_OVERLAP}
+        yaml = YAML.format(dimensions=DIMENSIONS, folder=folder, store=store, **cut)
         (folder / "corpora" / "letters.yaml").write_text(yaml)
         self._create(self._database, "ledger_template")
 
