@@ -78,8 +78,9 @@ class Tenant(Emulator):
 def tenant_of(emulator: Emulator) -> Tenant:
     """A new project on this emulator, with no faults and no holds."""
     emulator.faults()
-    calls = Counter(emulator.state()["requests"])
-    return Tenant(emulator.url, emulator.data, emulator.process, calls_before=calls)
+    tenant = Tenant(emulator.url, emulator.data, emulator.process)
+    tenant.calls_before.update(tenant.state()["requests"])
+    return tenant
 
 
 def start_emulator(data: Path, *options: str, port: int | None = None) -> Iterator[Emulator]:

@@ -14,7 +14,7 @@ from include.emulator.clock import Clock
 from include.emulator.faults import Faults
 from include.emulator.holds import Holds
 from include.emulator.settings import Settings
-from include.emulator.store import BatchRecord, FileRecord, Store
+from include.emulator.store import Store
 from include.emulator.worker import Worker
 
 SETTLE_SECONDS = 4.0
@@ -65,12 +65,8 @@ class Control:
 
     def _books(self, with_charges: bool, project: str | None) -> dict[str, Any]:
         store = self._store
-
-        def shown(entry: BatchRecord | FileRecord) -> bool:
-            return project is None or entry.account.endswith(f"/{project}")
-
         with store.transaction():
-            batches = [each for each in store.all_batches() if shown(each)]
+            batches = store.all_batches(project)
             spent = store.spent()
             totals = {
                 each.id: {name: each.work.get(name, 0) for name in COUNTED}
@@ -81,8 +77,7 @@ class Control:
                 "clock": self._time(),
                 "files": [
                     {**each.wire, "provider": each.provider, "account": each.account}
-                    for each in store.list_files(None, None, self._clock.now())
-                    if shown(each)
+                    for each in store.all_files(self._clock.now(), project)
                 ],
                 "batches": [
                     {**each.wire, "provider": each.provider, "account": each.account} for each in batches

@@ -24,6 +24,8 @@ create table if not exists batches (
     wire text not null, work text not null
 );
 create index if not exists active_batches on batches (provider, active);
+create index if not exists batches_of_account on batches (provider, account, seq);
+create index if not exists files_of_account on files (provider, account, seq);
 create table if not exists charges (batch text not null, custom_id text not null);
 create index if not exists charges_by_batch on charges (batch);
 create table if not exists calls (operation text primary key, count integer not null);
@@ -35,6 +37,7 @@ create table if not exists spent (
     output_tokens integer not null, dollars real not null
 );
 """
+_OF_PROJECT = "(?1 is null or substr(account, -length(?1) - 1) = '/' || ?1)"
 
 
 @dataclass(slots=True)
@@ -158,17 +161,26 @@ class Store:
         return found[0] if found else None
 
     def list_files(
-        self, provider: str | None, account: str | None, now: float, file_id: str | None = None
+        self, provider: str, account: str, now: float, file_id: str | None = None
     ) -> list[FileRecord]:
-        """Files that haven't expired, oldest first; None means any provider, account, id."""
+        """An account's files that haven't expired, oldest first; None means any id."""
         rows = self._rows(
-            "select id, provider, account, expires_at, wire from files where (?1 is null or provider = ?1) "
-            "and (?2 is null or account = ?2) and (?4 is null or id = ?4) "
-            "and (expires_at is null or expires_at > ?3) order by seq",
+            "select id, provider, account, expires_at, wire from files where provider = ? and account = ?"
+            " and (?4 is null or id = ?4) and (expires_at is null or expires_at > ?3) order by seq",
             provider,
             account,
             now,
             file_id,
+        )
+        return [FileRecord(i, p, a, e, json.loads(w)) for i, p, a, e, w in rows]
+
+    def all_files(self, now: float, project: str | None = None) -> list[FileRecord]:
+        """Files of every provider that haven't expired, of one project or of all, oldest first."""
+        rows = self._rows(
+            "select id, provider, account, expires_at, wire from files"
+            f" where (expires_at is null or expires_at > ?2) and {_OF_PROJECT} order by seq",
+            project,
+            now,
         )
         return [FileRecord(i, p, a, e, json.loads(w)) for i, p, a, e, w in rows]
 
@@ -250,9 +262,9 @@ class Store:
         """Batches in no terminal state, oldest first."""
         return self._batches("where provider = ? and active = 1 order by seq", provider)
 
-    def all_batches(self) -> list[BatchRecord]:
-        """Every batch of every provider, oldest first."""
-        return self._batches("order by seq")
+    def all_batches(self, project: str | None = None) -> list[BatchRecord]:
+        """Every batch of every provider, of one project or of all, oldest first."""
+        return self._batches(f"where {_OF_PROJECT} order by seq", project)
 
     def batches_since(self, provider: str, account: str, moment: float) -> int:
         """How many batches the account has created after a moment."""
