@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -38,8 +38,7 @@ class Resources:
 _idle: list[duckdb.DuckDBPyConnection] = []
 """A database that waits for the next question: making one takes some 20 ms, as its catalog of functions is
 filled anew. It holds nothing: all that a question makes is temporary, and goes with its cursor."""
-_lost: list[duckdb.DuckDBPyConnection] = []
-"""In a fork, its parent's: the threads are gone, so it can neither be used nor closed."""
+_HELD = "select coalesce(sum(memory_usage_bytes), 0) from duckdb_memory()"
 
 
 @contextmanager
@@ -56,7 +55,7 @@ def opened(storage: Storage, resources: Resources | None = None) -> Iterator[Key
         except BaseException:
             database.close()
             raise
-        if storage.is_local and not _idle:
+        if storage.is_local and not _idle and _gave_back(database, resources):
             _idle.append(database)
         else:
             database.close()
@@ -71,7 +70,7 @@ def _database(resources: Resources, scratch: str) -> duckdb.DuckDBPyConnection:
         "threads": resources.threads,
         "temp_directory": scratch,
     }
-    while _idle:
+    with suppress(IndexError):  # none waits
         database = _idle.pop()
         try:
             for name, value in config.items():
@@ -84,12 +83,22 @@ def _database(resources: Resources, scratch: str) -> duckdb.DuckDBPyConnection:
     return duckdb.connect(config={**config, **fixed})
 
 
-def _forget() -> None:
-    _lost.extend(_idle)
-    _idle.clear()
+def _gave_back(database: duckdb.DuckDBPyConnection, resources: Resources) -> bool:
+    """Whether all memory is the system's again. A stream that somebody holds still has some; what is only
+    kept in case it is needed is given back when the limit is set."""
+    ((held,),) = database.execute(_HELD).fetchall()
+    if not held:
+        database.execute(f"set memory_limit = {_quoted(resources.memory_limit)}")
+    return not held
 
 
-os.register_at_fork(after_in_child=_forget)
+def _close_idle() -> None:
+    while _idle:
+        _idle.pop().close()
+
+
+# A fork would have it without its threads, and could neither use nor close it.
+os.register_at_fork(before=_close_idle)
 
 
 class KeySets:

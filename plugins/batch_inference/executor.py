@@ -11,6 +11,7 @@ import importlib
 import os
 import sys
 
+import psutil
 from airflow.executors.local_executor import LocalExecutor
 
 PACKAGES = (
@@ -38,8 +39,12 @@ _GENERATIONS = 2
 """Workers are forked from the scheduler, and tasks from workers. What a task forks is in the middle of its
 work, and keeps what it has."""
 
-_read: dict[str, int] = {}
-"""When the file of each of our modules was changed before it was imported, in ns."""
+_SLACK_NS = 2_000_000_000
+
+_State = tuple[int, int, int]
+_read: dict[str, _State | None] = {}
+"""The file of each of our modules as it was imported; None where it was changed since this process began, so
+that nobody knows which was read."""
 _generation = 0
 
 
@@ -50,14 +55,17 @@ def warm_up() -> None:
     import pyarrow as pa
 
     pa.array([])  # the first array imports pandas, where that is installed
-    _read.update((file, _changed(file)) for file in _files())
+    began = int(psutil.Process().create_time() * 1e9) - _SLACK_NS
+    for file in _files():
+        state = _state(file)
+        _read[file] = state if state and state[0] < began else None
     os.register_at_fork(after_in_child=_forget_what_changed)
 
 
 def _forget_what_changed() -> None:
     global _generation
     _generation += 1
-    if _generation <= _GENERATIONS and any(_changed(file) != when for file, when in _read.items()):
+    if _generation <= _GENERATIONS and _has_changed():
         for name in [name for name in sys.modules if _is_ours(name)]:
             del sys.modules[name]
 
@@ -71,11 +79,17 @@ def _is_ours(name: str) -> bool:
     return name.partition(".")[0] in ("batch_inference", "include")
 
 
-def _changed(file: str) -> int:
+def _has_changed() -> bool:
+    return any(state is None or _state(file) != state for file, state in _read.items())
+
+
+def _state(file: str) -> _State | None:
+    """When it was changed in ns, its size, and which it is; None where it can't be asked."""
     try:
-        return os.stat(file).st_mtime_ns
-    except FileNotFoundError:
-        return 0
+        found = os.stat(file)
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino
 
 
 class WarmLocalExecutor(LocalExecutor):

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import NoReturn
 
 import duckdb
+import psutil
 import pyarrow as pa
 import pytest
 
 from include.requests import key_sets
 from include.requests.key_sets import Resources, opened
 from include.storage import Storage
+from tests.emulators import ROOT
 
 KEYS = pa.array([bytes(16), b"k" * 16], pa.binary(16))
 NAMES = ("first_table", "seen", "keys", "keys_arrow")
@@ -69,16 +75,44 @@ def test_one_that_failed_is_not_used_again(storage: Storage) -> None:
     assert key_sets._idle == []
 
 
-@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-def test_a_fork_makes_its_own(storage: Storage) -> None:
-    leave_all_kinds(storage)
+def test_one_whose_answer_is_still_read_is_not_used_again(storage: Storage) -> None:
+    with opened(storage) as sets:
+        sets.table("many", "select * from range(1_000_000)")
+        reading = sets.stream("select * from many")
+        next(reading)
+    assert key_sets._idle == []
+    del reading
+
+
+def test_what_a_question_took_is_the_systems_again(storage: Storage) -> None:
+    before = psutil.Process().memory_info().rss
+    with opened(storage, Resources(memory_limit="512MB")) as sets:
+        sets.table(
+            "much", "select md5(i::varchar) as key, md5(i::varchar) as text from range(3_000_000) t(i)"
+        )
+        within = psutil.Process().memory_info().rss
     assert key_sets._idle
-    child = os.fork()
-    if child == 0:
-        status = 1
-        try:
-            with opened(storage, Resources(threads=2)) as sets:
-                status = int(sets.table("many", "select * from range(1_000_000)") != 1_000_000)
-        finally:
-            os._exit(status)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    after = psutil.Process().memory_info().rss
+    assert within - before > 150_000_000
+    assert after - before < (within - before) / 3, (before, within, after)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+@pytest.mark.parametrize("leaving", [os._exit, sys.exit])
+def test_a_fork_makes_its_own_and_ends_well(storage: Storage, leaving: Callable[[int], NoReturn]) -> None:
+    script = f"""
+import os, sys
+from include.requests.key_sets import Resources, opened
+from include.storage import Storage
+from tests.emulators import ROOT
+storage = Storage({storage.root!r})
+with opened(storage) as sets:
+    sets.table("before", "select 1 as key")
+child = os.fork()
+with opened(storage, Resources(threads=2)) as sets:
+    right = sets.table("many", "select * from range(1_000_000)") == 1_000_000
+if child:
+    right &= os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+{leaving.__module__.replace("posix", "os")}.{leaving.__name__}(not right)
+"""
+    subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=True, timeout=60)
