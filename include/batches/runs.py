@@ -108,7 +108,8 @@ def stop(connection: Connection, run: str, reason: str) -> None:
 
 
 def resume(connection: Connection, run: str) -> None:
-    """The run may send again: what stopped it is mended."""
+    """The run may send again: what stopped it is mended. Raises RunCancelled where a person ended it."""
+    refuse_cancelled(connection, run)
     _one(connection.execute("update runs set stopped = '' where run = %s", (run,)).rowcount, run)
 
 

@@ -13,6 +13,7 @@ from include.errors import ConfigError
 
 EMBEDDINGS = "/v1/embeddings"
 INGEST = "initial_ingest"
+REPLAY = "dead_letter_replay"
 _LONGEST_ANSWER = {
     "/v1/chat/completions": ("max_tokens", "max_completion_tokens"),
     "/v1/responses": ("max_output_tokens",),

@@ -19,7 +19,8 @@ from include.errors import BatchInferenceError
 from include.ledger.connect import Connection
 from include.reference import price_for
 from include.storage import Storage
-from include.workloads.plan import Plan
+from include.workloads.plan import EXTRACTION, Plan
+from include.workloads.replay import REPLAY
 from include.workloads.services import Services
 from include.workloads.steps.shared import endpoint_of, upsert_parts
 
@@ -92,14 +93,7 @@ def write(storage: Storage, ref: RunRef, report: Report) -> None:
 def rows(report: Report) -> list[tuple[str, str]]:
     """The report's figures with their names, in reading order."""
     return [
-        ("documents read", f"{report.documents_read:,} in {report.partitions:,} partitions"),
-        (
-            "of them",
-            f"{report.documents_new:,} new, {report.documents_changed:,} changed, "
-            f"{report.documents_unchanged:,} unchanged, {report.documents_deleted:,} deleted, "
-            f"{report.documents_bad:,} refused",
-        ),
-        ("chunks", f"{report.chunks:,}"),
+        *_of_documents(report),
         ("requests wanted", f"{report.items:,}"),
         ("requests reused", f"{report.requests_reused:,}"),
         ("requests in flight elsewhere", f"{report.requests_joined:,}"),
@@ -116,6 +110,22 @@ def rows(report: Report) -> list[tuple[str, str]]:
         ("model named by the service", ", ".join(report.models_named) or "none"),
         ("index", report.published or "unchanged"),
     ]
+
+
+def _of_documents(report: Report) -> list[tuple[str, str]]:
+    """What a workload reads, in its own terms: only an ingest compares documents with those it knows."""
+    read = ("documents read", f"{report.documents_read:,} in {report.partitions:,} partitions")
+    if report.workload == EXTRACTION:
+        left_out = ("of them left out", f"{report.documents_bad:,}")
+        return [read, left_out, ("windows of their text", f"{report.chunks:,}")]
+    if report.workload == REPLAY:
+        return [("chunks of the letters' documents", f"{report.chunks:,}")]
+    of_them = (
+        f"{report.documents_new:,} new, {report.documents_changed:,} changed, "
+        f"{report.documents_unchanged:,} unchanged, {report.documents_deleted:,} deleted, "
+        f"{report.documents_bad:,} refused"
+    )
+    return [read, ("of them", of_them), ("chunks", f"{report.chunks:,}")]
 
 
 def markdown(report: Report) -> str:

@@ -7,9 +7,7 @@ from airflow.sdk import Param
 from include.contracts import OutcomeClass
 from include.corpora.config import CorpusConfig
 from include.workloads.plan import EXTRACTION
-from include.workloads.replay import INGEST
-
-REPLAY = "dead_letter_replay"
+from include.workloads.replay import INGEST, REPLAY
 
 
 def params_of(workload: str, config: CorpusConfig) -> dict[str, Param]:

@@ -6,12 +6,11 @@ import hashlib
 import re
 from typing import Any
 
-from batch_inference.forms import REPLAY
 from include.batches.dead_letters import Which
 from include.contracts import OutcomeClass, RunRef
 from include.errors import ConfigError
 from include.workloads.plan import Request, Window
-from include.workloads.replay import INGEST, Change, Replay
+from include.workloads.replay import INGEST, REPLAY, Change, Replay
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.-]+")
 _LONGEST = 100

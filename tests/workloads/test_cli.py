@@ -89,6 +89,15 @@ def test_a_run_that_stopped_says_why_and_is_let_go_on(installed: World) -> None:
     assert steps.submit(installed.services, ref, part) is None
 
 
+def test_a_run_that_was_cancelled_is_not_let_go_on(installed: World) -> None:
+    installed.write({"a": "text of a"})
+    ref, _, _ = installed.packed()
+    said("cancel", ref.run)
+    assert "was cancelled, and sends nothing more; clear its task `prepare`" in said(
+        "resume", ref.run, code=1
+    )
+
+
 def test_the_ledger_is_compared_with_the_provider_and_uploads_in_vain_are_deleted(installed: World) -> None:
     installed.write({"a": "text of a"})
     ref, _, (part,) = installed.packed()
