@@ -7,6 +7,7 @@ import re
 import pytest
 from playwright.sync_api import Page, expect
 
+from tests.browser.conftest import leave
 from tests.integration.corpora import PARTITIONS, make_corpus
 from tests.stack import IntegrationStack
 
@@ -29,6 +30,7 @@ def test_a_first_run_from_the_form_loads_every_partition(stack: IntegrationStack
 
     stack.wait_until(lambda: len(runs()) == 1, 60, "the form started no run")
     (run_id,) = runs()
+    leave(page)
     stack.api.wait(corpus.dag_id, run_id, 240)
     documents = {row["document_id"] for row in corpus.rows().values()}
     assert documents == {row["id"] for rows in corpus.documents.values() for row in rows}
