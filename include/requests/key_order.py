@@ -23,7 +23,9 @@ from include.requests.results import keys_matrix
 ItemColumns = tuple[list[bytes], list[str], list[int]]
 """Some items in key order: keys, inputs, token counts; lists of one length."""
 
-_HELD_BYTES = 32 << 20
+_HELD_BYTES = 128 << 20
+_ROW_BYTES = 200
+"""What a row that is held takes beside its text: key, places, and the objects made of it."""
 _RUN_BYTES = 8 << 20
 _BUCKET_BYTES = 16 << 20
 _MOST_BUCKETS = 512
@@ -46,6 +48,15 @@ class _Part:
     def size(self) -> int:
         return int(self.ends[-1] - self.starts[0]) if len(self.ends) else 0
 
+    def column(self) -> pa.Array[Any]:
+        """The texts as they lie, none copied: one begins where the one before it ends."""
+        offsets = np.concatenate([self.starts, self.ends[-1:]])
+        return pa.LargeBinaryArray.from_buffers(
+            pa.large_binary(),
+            len(self.starts),
+            [None, pa.py_buffer(offsets.tobytes()), pa.py_buffer(self.text)],
+        )
+
 
 def in_key_order(batches: Iterable[pa.RecordBatch], expected: int, scratch: str) -> Iterator[ItemColumns]:
     """Sort a stream of (key, input, tokens) by key, each key once.
@@ -60,7 +71,9 @@ def in_key_order(batches: Iterable[pa.RecordBatch], expected: int, scratch: str)
         held.append(part)
         rows, size = rows + len(part.keys), size + part.size
         if buckets is None:
-            foreseen = size * max(expected, rows) // rows if rows >= _SAMPLE_ROWS else size
+            foreseen = size + rows * _ROW_BYTES
+            if rows >= _SAMPLE_ROWS:
+                foreseen = foreseen * max(expected, rows) // rows
             if foreseen > _HELD_BYTES:
                 buckets = _Buckets(scratch, foreseen)
         if buckets is not None and size >= _RUN_BYTES:
@@ -103,20 +116,24 @@ class _Buckets:
         """Append items to the buckets of their keys."""
         if not parts:
             return
-        run = _Run(parts)
+        keys, order = _sorted_keys(parts)
+        tokens = np.concatenate([part.tokens for part in parts])[order]
+        text: Any = pa.concat_arrays([part.column() for part in parts]).take(order)
+        _, offsets_of, data = text.buffers()
+        offsets = np.frombuffer(memoryview(offsets_of), np.int64)[: len(text) + 1]
         # The top 32 bits of a key, scaled to the number of buckets.
-        bucket = ((run.keys[:, 0] >> np.uint64(32)) * np.uint64(self._count)) >> np.uint64(32)
+        bucket = ((keys[:, 0] >> np.uint64(32)) * np.uint64(self._count)) >> np.uint64(32)
         edges = np.searchsorted(bucket, np.arange(self._count + 1, dtype=np.uint64))
         for path, start, end in zip(self._paths, edges[:-1].tolist(), edges[1:].tolist(), strict=True):
             if start == end:
                 continue
-            texts = run.texts(start, end)
+            first, after = int(offsets[start]), int(offsets[end])
             with open(path, "ab") as file:
-                file.write(_HEADER.pack(end - start, sum(map(len, texts))))
-                file.write(run.keys[start:end].tobytes())
-                file.write(run.tokens[start:end].tobytes())
-                file.write(np.array([len(text) for text in texts], np.int64).tobytes())
-                file.write(b"".join(texts))
+                file.write(_HEADER.pack(end - start, after - first))
+                file.write(keys[start:end].tobytes())
+                file.write(tokens[start:end].tobytes())
+                file.write(np.diff(offsets[start : end + 1]).tobytes())
+                file.write(memoryview(data)[first:after] if data is not None else b"")
 
     def read(self) -> Iterator[list[_Part]]:
         """Each bucket in key order, whole; its file is gone afterwards."""
@@ -144,15 +161,20 @@ def _parts(content: memoryview) -> Iterator[_Part]:
         position += size
 
 
+def _sorted_keys(parts: list[_Part]) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
+    """The keys of several parts in order, and from where each came."""
+    keys = np.concatenate([part.keys for part in parts])
+    order = np.lexsort((keys[:, 1], keys[:, 0]))
+    return keys[order], order
+
+
 class _Run:
     """The items of several parts in key order. Texts stay where they are."""
 
     def __init__(self, parts: list[_Part]) -> None:
         self._texts = [part.text for part in parts]
         part_of = np.repeat(np.arange(len(parts)), [len(part.keys) for part in parts])
-        keys = np.concatenate([part.keys for part in parts])
-        order = np.lexsort((keys[:, 1], keys[:, 0]))
-        self.keys = keys[order]
+        self.keys, order = _sorted_keys(parts)
         self.tokens = np.concatenate([part.tokens for part in parts])[order]
         self._part_of = part_of[order]
         self._starts = np.concatenate([part.starts for part in parts])[order]
