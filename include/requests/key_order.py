@@ -67,6 +67,8 @@ def in_key_order(batches: Iterable[pa.RecordBatch], expected: int, scratch: str)
     rows = size = 0
     buckets: _Buckets | None = None
     for batch in batches:
+        if not batch.num_rows:
+            continue
         part = _part(batch)
         held.append(part)
         rows, size = rows + len(part.keys), size + part.size

@@ -1,7 +1,7 @@
 """Sets of keys in DuckDB, over Parquet files of the storage, out of core.
 
-Millions of keys need neither the memory for them nor a loop in Python. A database lives as long
-as one question; what doesn't fit its memory limit spills into a scratch folder that goes with it.
+Millions of keys need neither the memory for them nor a loop in Python. What a question makes goes
+with it; what doesn't fit its memory limit spills into a scratch folder that goes as well.
 """
 
 from __future__ import annotations
@@ -85,10 +85,16 @@ def _database(resources: Resources, scratch: str) -> duckdb.DuckDBPyConnection:
 
 def _gave_back(database: duckdb.DuckDBPyConnection, resources: Resources) -> bool:
     """Whether all memory is the system's again. A stream that somebody holds still has some; what is only
-    kept in case it is needed is given back when the limit is set."""
-    ((held,),) = database.execute(_HELD).fetchall()
-    if not held:
-        database.execute(f"set memory_limit = {_quoted(resources.memory_limit)}")
+    kept in case it is needed is given back when the limit is set. The question was answered: an error here
+    is no error of it."""
+    import duckdb
+
+    try:
+        ((held,),) = database.execute(_HELD).fetchall()
+        if not held:
+            database.execute(f"set memory_limit = {_quoted(resources.memory_limit)}")
+    except duckdb.Error:
+        return False
     return not held
 
 
@@ -108,7 +114,7 @@ class KeySets:
         self._connection = connection
         self._storage = storage
         self.scratch = scratch
-        """A folder for files that go with the database."""
+        """A folder for files that go with the question."""
 
     def files(
         self, name: str, paths: Sequence[str], columns: str, since: pendulum.DateTime | None = None

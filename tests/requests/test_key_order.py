@@ -24,6 +24,7 @@ def batches(rows: Rows, size: int) -> Iterator[pa.RecordBatch]:
         part = rows[start : start + size]
         columns = [list(column) for column in zip(*part, strict=True)]
         yield pa.record_batch(columns, schema=schema)
+        yield pa.record_batch([[], [], []], schema=schema)
 
 
 def sorted_rows(rows: Rows, size: int, scratch: Path) -> Rows:
@@ -35,7 +36,7 @@ def sorted_rows(rows: Rows, size: int, scratch: Path) -> Rows:
 @given(
     texts=st.lists(st.text(max_size=30), max_size=60),
     size=st.integers(1, 10),
-    held=st.sampled_from([0, 50, 10_000]),
+    held=st.sampled_from([0, 50, 2_000, 10_000, 100_000]),
     run=st.sampled_from([1, 40, 400]),
 )
 def test_in_memory_and_on_disk_alike(

@@ -84,6 +84,15 @@ def test_one_whose_answer_is_still_read_is_not_used_again(storage: Storage) -> N
     del reading
 
 
+def test_an_answer_stands_where_its_database_cannot_be_kept(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(key_sets, "_HELD", "select no_such_column")
+    with opened(storage) as sets:
+        assert sets.number("select 1") == 1
+    assert key_sets._idle == []
+
+
 def test_what_a_question_took_is_the_systems_again(storage: Storage) -> None:
     before = psutil.Process().memory_info().rss
     with opened(storage, Resources(memory_limit="512MB")) as sets:
